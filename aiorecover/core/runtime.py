@@ -102,7 +102,7 @@ class Runtime:
         recovered = await asyncio.to_thread(recover, self.ring, self._segments)
         self._segments = []
         adopt(self.ring, recovered)
-        self.recovered = recovered.records - self.dead_letters()
+        self.recovered = recovered.records + self.ring.damaged - self.dead_letters()
         self.adopted.set()
         self.delivery.adopted()
         if recovered.records:

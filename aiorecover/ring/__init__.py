@@ -1,14 +1,15 @@
 """The ring: records on disk from the moment they are accepted until Kafka has them. This is its specification.
 
 It knows no network. `directory` finds and locks, `opening` and `recovery` read what earlier lives left, `ring` gives
-segments to lanes, `lane` orders batches, `writer` stores records, `flush` makes them durable, `loading` reads them back.
+segments to lanes, `lane` orders batches, `writer` stores records, `flush` makes them durable, `loading` reads them
+back.
 
 Words
 =====
 *Record*, as Kafka's format v2 lays it out. *Batch*: Kafka's record batch, the unit of everything after `publish`.
 *Lane*: the ordered stream of one topic-partition (-1: ``unassigned``, the partitions of a topic are unknown; -2:
-``dead``, dead letters). *Segment*: a piece of the file that belongs to one lane until all its batches are done, durably.
-*Region*: 64 MiB of the file, all of whose segments have one size. *Done*: SETTLED, REPLACED or VOID.
+``dead``, dead letters). *Segment*: a piece of the file that belongs to one lane until all its batches are done,
+durably. *Region*: 64 MiB of the file, all of whose segments have one size. *Done*: SETTLED, REPLACED or VOID.
 
 Files
 =====
@@ -36,38 +37,41 @@ Files
     point    │ end u32 │ count u32 │ start of notes u32 │ CRC-32 u32 │
     note     │ payload (msgpack) │ sequence u64 │ index u32 │ length u32 │    written downwards from the segment's end
 
-Numbers are little-endian; Kafka's part is Kafka's. Places count from the segment's start. What has to be stored at once
-shares an aligned word of 8 bytes (one store of the processor) or a line of 64. The state is combined with the salt, so a
-word that an earlier use of the place left there is none. *Span*: last minus first sequence. *Ordinal*: epoch << 32 | n.
-The CRC of a point goes over the records up to its end, its notes in order of writing (both begin with the salt's, and are
-carried on from flush to flush), first sequence, epoch, base timestamp, parent, kind, end, start of notes, and count.
+Numbers are little-endian; Kafka's part is Kafka's. Places count from the segment's start. What has to be stored at
+once shares an aligned word of 8 bytes (one store of the processor) or a line of 64. The state is combined with the
+salt, so a word that an earlier use of the place left there is none. *Span*: last minus first sequence. *Ordinal*:
+epoch << 32 | n. The CRC of a point goes over the records up to its end, its notes in order of writing (both begin
+with the salt's, and are carried on from flush to flush), first sequence, epoch, base timestamp, parent, kind, end,
+start of notes, and count.
 
 Order of stores
 ===============
-A new batch: salt 0; line 1; line 0 from the commit word on; OPEN; salt. A record: bytes and note, then the commit word.
-Sealing: count and span, latest timestamp, SEALED. Sending: Kafka's head with the identity, first sent at, SENT; a batch
-that is SENT becomes SEALED before it gets another identity.
+A new batch: salt 0; line 1; line 0 from the commit word on; OPEN; salt. A record: bytes and note, then the commit
+word. Sealing: count and span, latest timestamp, SEALED. Sending: Kafka's head with the identity, first sent at, SENT;
+a batch that is SENT becomes SEALED before it gets another identity. Salt and state say the same, so where one of them
+is damaged the other one tells.
 
 Rules
 =====
 R1  *Opening.* Epoch = 1 + the highest in the checkpoint and the heads of segments; the checkpoint with it is durable
     before anything is stored in the ring. Records are accepted once the heads are read; the rest is read in a thread,
     into which delivery waits.
-R2  *Trust.* Of a segment of this boot the commit word counts; of another boot's, the newest sync point that holds. The
-    identity of a SENT batch counts in the same boot, with the same file (device and inode), for 12 h. SETTLED counts.
+R2  *Trust.* Of a segment of this boot the commit word counts; of another boot's, the newest sync point that holds.
+    The identity of a SENT batch counts in the same boot, with the same file (device and inode), for 12 h. SETTLED
+    counts.
 R3  *Prefix.* A SETTLED batch settles all before it in its lane; not in ``dead``. REPLACED and VOID say nothing. The
     opening stores the implied words: void children first, then these.
-R4  *Stores of the opening.* In the same boot fdatasync comes first, then VOID, the implied SETTLED, SEALED; sync points
-    at the ends with the first flush. All can be repeated.
+R4  *Stores of the opening.* In the same boot fdatasync comes first, then VOID, the implied SETTLED, SEALED; sync
+    points at the ends with the first flush. All can be repeated.
 R5  *Publish.* Bytes and notes, then the commit word; only into segments taken in this life.
-R6  *Flush.* One at a time, in the keeper's thread. A sync point for every batch that was touched since the last one, done
-    ones too; only the older point is overwritten, and only after the fdatasync that covers the newer one succeeded. The
-    dirty word (Unix seconds at which the last flush that succeeded began) is stored before and cleared after; found set
-    in the same boot, heads, and what lies behind the older points of the batches in question, are stored again. A
-    failed fdatasync poisons: nothing more is accepted, flushed or reused. Under ``fsync="never"`` only reuse, cooling
-    and rewriting flush, once a second at most.
-R8  *Rewrite* (the ring's part). A child names its parent. It is void only where the parent is there, readable, and not
-    REPLACED; it becomes VOID then, since SETTLED would be evidence.
+R6  *Flush.* One at a time, in the keeper's thread. A sync point for every batch that was touched since the last one,
+    done ones too; only the older point is overwritten, and only after the fdatasync that covers the newer one
+    succeeded. The dirty word (Unix seconds at which the last flush that succeeded began) is stored before and cleared
+    after; found set in the same boot, heads, and what lies behind the older points of the batches in question, are
+    stored again. A failed fdatasync poisons: nothing more is accepted, flushed or reused. Under ``fsync="never"``
+    only reuse, cooling and rewriting flush, once a second at most.
+R8  *Rewrite* (the ring's part). A child names its parent. It is void only where the parent is there, readable, and
+    not REPLACED; it becomes VOID then, since SETTLED would be evidence.
 R9  *Order.* A lane's order is (epoch, first sequence): that of its batches, rewritten ones too.
 R10 *Reuse.* A segment is free once all its batches are done and a flush that began later has succeeded; it gets a new
     ordinal and a new salt. Rewriting goes beyond ``wal_max_bytes`` by the segments that it writes to.
@@ -77,26 +81,26 @@ R15 *Counts.* accepted + recovered = delivered + dead letters + damaged + pendin
 R16 *Sources.* The checkpoint holds of each source the newest position that a completed flush covers, and is durable
     before a segment with a note of a newer one is reused. Notes count beside it in the same boot only.
 
-R7 and R11 to R13 are delivery's, and stand in the package docstring of `aiorecover.kafka`.
+R7  and R11 to R13 are delivery's, and stand in the package docstring of `aiorecover.kafka`.
 
 Bounds
 ======
 Objects exist for the first 8 batches of a lane and its open one; behind them a lane keeps its segments. A batch has
-16,384 records at the most, a record 63 MiB. A lane writes to a small segment, and to large ones where it fills a small one
-within 0.1 s or has four unfinished. A lane that is idle for a second gives its segment back. Free segments keep their
-disk space for 3 s, then all of it is given back where the ring is at rest, what is above 8 MiB else. A cold segment has
-no page in memory; it is cold once a flush has covered it and the lane is 8 batches behind. ``damaged/`` takes 256 files
-of a MiB.
+16,384 records at the most, a record 63 MiB. A lane writes to a small segment, and to large ones where it fills a
+small one within 0.1 s or has four unfinished. A lane that is idle for a second gives its segment back. Free segments
+keep their disk space for 3 s, then all of it is given back where the ring is at rest, what is above 8 MiB else. A
+cold segment has no page in memory; it is cold once a flush has covered it and the lane is 8 batches behind.
+``damaged/`` takes 256 files of a MiB.
 
 Refused, with one error that says what to do
 ============================================
-Not Linux; a file or link in place of a directory; a directory of another user that cannot be made safe; one of the first
-core, of a newer version, of another destination; a damaged checkpoint; a volume that cannot hold the least.
+Not Linux; a file or link in place of a directory; a directory of another user that cannot be made safe; one of the
+first core, of a newer version, of another destination; a damaged checkpoint; a volume that cannot hold the least.
 
 Slack
 =====
-* After a power cut, a batch whose only sync point fails is taken for the unflushed tail, unless one behind it in its
-  segment holds: rot in the last batch of a segment that was flushed once is not named.
-* What an interrupted first flush had covered, and a later batch was not, may be named as damage: it was not durable.
+* After a power cut, what the sync points of a lane's last batch fail to cover is taken for the unflushed tail: rot
+  there is not named. What comes before it in the lane is, also where it was not durable yet.
+* After another boot, a batch whose head cannot be read at all is passed over without a name.
 * A second Ctrl-C that raises between the stores of one `publish` may leave a record that the next one overwrites.
 """

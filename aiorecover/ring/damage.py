@@ -5,8 +5,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from aiorecover.errors import WalError
-from aiorecover.ring import format as layout
-from aiorecover.ring.format import RECORDS_AT
+from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE
 from aiorecover.ring.records import DamagedRecordError, id_of
 from aiorecover.ring.recovery import Found, Verdict, find_batches
 
@@ -25,10 +24,20 @@ _log = logging.getLogger("aiorecover")
 
 
 def keep_aside(ring: "Ring", segment: "Segment", found: Found) -> int:
-    """Copy a damaged batch to ``damaged/`` and name it; blocks. Return how many records were in it, as far as known."""
+    """Copy a damaged batch to ``damaged/`` and name it; blocks. Return how many records are lost, as far as known.
+
+    Of a batch whose older sync point holds, only the records behind that are lost. It is named once: as long as the
+    copy is there.
+    """
     head = found.head
     end = found.end if found.end > found.at + RECORDS_AT else min(segment.size, found.at + KEPT_BYTES)
-    path = _keep(ring, f"{segment.ordinal:016x}-{found.at}", bytes(segment.read(found.at, end)))
+    lost = max(found.count, head.count)
+    if found.verdict is Verdict.WAITS:
+        end, lost = max(point.end for point in head.points), found.lost
+    name = f"{segment.ordinal:016x}-{found.at}"
+    if ring.files.status(ring.directory.path / FOLDER / name) is not None:
+        return 0
+    path = _keep(ring, name, bytes(segment.read(found.at, min(end, segment.size))))
     last = head.first + head.span if head.span else "unknown"
     _log.error(
         "batch_damaged a batch cannot be read any more: check the disk lane=%s producer=%s epoch=%d first=%d last=%s "
@@ -38,26 +47,32 @@ def keep_aside(ring: "Ring", segment: "Segment", found: Found) -> int:
         head.epoch,
         head.first,
         last,
-        head.count or "unknown",
+        lost or "unknown",
         path,
     )
-    return max(found.count, head.count)
+    return lost
 
 
 def keep_segment_aside(ring: "Ring", place: int, size: int, data: bytes) -> None:
-    """Keep a segment whose head is damaged, where flushed batches lie in it; blocks.
+    """Keep the batches of a segment whose head is damaged, as far as flushes covered them; blocks.
 
-    After a power cut most such heads belong to segments that no flush had covered: nothing was in them.
+    Their topic is unknown then. After a power cut most such heads belong to segments that no flush had covered: nothing
+    was in them. The salt is taken from the head or, where that is what was damaged, from the first batch.
     """
-    if not layout.looks_like_segment(data):
+    if not any(data):
         return
-    (salt,) = _SALT.unpack_from(data, _SALT_IN_HEAD)
     files = ring.files
 
     def read(start: int, end: int) -> bytes:
         return files.read(ring.fd, place + start, end - start)
 
-    whole = [found for found in find_batches(read, salt, size, trusted=False) if found.verdict is Verdict.WAITS]
+    salts = {_SALT.unpack_from(data, _SALT_IN_HEAD)[0], _SALT.unpack(read(SEGMENT_HEAD_SIZE, SEGMENT_HEAD_SIZE + 8))[0]}
+    whole = [
+        found
+        for salt in salts
+        for found in find_batches(read, salt, size, trusted=False)
+        if found.verdict is Verdict.WAITS
+    ]
     for found in whole:
         path = _keep(ring, f"segment-{place:x}-{found.at}", read(found.at, found.end))
         try:

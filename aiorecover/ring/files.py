@@ -166,6 +166,11 @@ class Files:
             while done < len(view):
                 done += os.pwrite(fd, view[done:], offset + done)
 
+    def will_need(self, fd: int, offset: int, size: int) -> None:
+        """Have the kernel read a part ahead; a hint, so whatever it answers is left aside."""
+        with suppress(OSError):
+            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
+
     def set_size(self, fd: int, size: int) -> None:
         """Cut the file to ``size`` bytes, or let it end there with a hole."""
         with _errors("set the size of the file", self._path(fd)):

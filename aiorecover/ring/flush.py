@@ -9,6 +9,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +24,7 @@ Fsync = Literal["never", "interval", "always"]
 
 NEEDED_S = 1.0  # under "never", how often reuse, cooling or a rewrite may flush: it is not what the caller asked for
 TIDY_S = 1.0  # how often idle lanes are looked for
+SHARED = 256  # callers released by one flush that may share the next one; larger groups overlap with it instead
 
 _log = logging.getLogger("aiorecover")
 
@@ -38,6 +40,7 @@ class Job:
     save: bool = False  # the checkpoint is due
     saved: bool = False
     started_at: int = 0  # Unix seconds
+    since: int = 1  # the batches that were opened before have a durable sync point each
 
 
 class Flusher:
@@ -50,7 +53,7 @@ class Flusher:
         self.done = 0
         self.running: Job | None = None
         self.failed: WalIOError | None = None
-        self._previous_at = 0  # when the last flush that succeeded began
+        self.previous_at = 0  # when the last flush that succeeded began
 
     def begin(self) -> Job:
         """Take down what has been stored so far."""
@@ -71,10 +74,16 @@ class Flusher:
                 end, count, notes = batch.end, batch.count, batch.notes
             if count and (end != batch.synced or notes != batch.synced_notes):
                 job.points.append((batch, end, count, notes))
+        job.since = min([self.previous_at or 1, *(batch.accepted_at for batch, *_ in job.points if batch.uncovered)])
+        if ring.recovering and ring.questioned:
+            job.since = min(job.since, ring.questioned)
         self.dirty = still
         job.parked, ring.parked = ring.parked, []
         job.sources = dict(ring.sources)
-        job.save = ring.checkpoint_due or any(segment.sources for segment in job.parked)
+        if not ring.recovering:  # until then nothing covers what earlier lives noted, and positions go on from there
+            job.save = ring.checkpoint_due or any(segment.sources for segment in job.parked)
+        if job.save:
+            ring.checkpoint_due = False  # what is noted from now on is the next one's
         self.running = job
         return job
 
@@ -86,11 +95,11 @@ class Flusher:
 
         """
         ring = self.ring
-        ring.directory.mark_flush(self._previous_at or 1)
+        ring.directory.mark_flush(job.since)
         for batch, end, count, notes in job.points:
             batch.store_point(end, count, notes)
         ring.files.flush(ring.fd)
-        ring.directory.mark_flush(0)
+        ring.directory.mark_flush(ring.questioned if ring.recovering else 0)  # `recover` may not have looked yet
         if job.save:
             try:
                 ring.save_checkpoint(job.sources)
@@ -107,11 +116,11 @@ class Flusher:
             self.failed = error
             return
         self.done = job.number
-        self._previous_at = job.started_at
+        self.previous_at = job.started_at
         for batch, end, _, _ in job.points:
             batch.covered = end
-        if job.saved:
-            self.ring.checkpoint_due = False
+        if job.save and not job.saved:
+            self.ring.checkpoint_due = True
         for segment in job.parked:
             if segment.sources and not job.saved:
                 self.ring.parked.append(segment)
@@ -131,6 +140,7 @@ class Keeper:
         self._waiters: list[asyncio.Future[None]] = []  # wait for a flush that begins from now on
         self._covered: list[asyncio.Future[None]] = []  # wait for the one that runs
         self._wanted = False
+        self._soon = False  # a flush begins with the loop's next turn
         self._began_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._tidy: asyncio.TimerHandle | None = None
@@ -140,6 +150,7 @@ class Keeper:
         """Begin to flush; in the loop's thread."""
         self._loop = asyncio.get_running_loop()
         self.ring.want_flush = self.want
+        self.ring.beside = self.beside
         self._thread.start()
         if self.mode == "interval":
             self._timer = self._loop.call_later(self.interval_s, self._on_timer)
@@ -168,8 +179,19 @@ class Keeper:
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
         if self._flusher.running is None:
-            self._begin()
+            self._begin_soon()
         await waiter
+
+    def _begin_soon(self) -> None:
+        """Begin after the tasks that can run now: they share the flush."""
+        if not self._soon:
+            self._soon = True
+            self._loop.call_soon(self._begin_shared)
+
+    def _begin_shared(self) -> None:
+        self._soon = False
+        if self._waiters and self._flusher.running is None and self._flusher.failed is None:
+            self._begin()
 
     def want(self) -> None:
         """Flush soon: something has to be durable before it can be reused."""
@@ -181,9 +203,15 @@ class Keeper:
             elif self._timer is None:
                 self._timer = self._loop.call_later(wait, self._on_timer)
 
-    def call(self, work: Callable[[], None]) -> None:
-        """Run ``work`` in the keeper's thread, after what was handed in before."""
-        self._jobs.put(work)
+    def beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """Run ``work`` in the keeper's thread, and ``then`` on the loop."""
+
+        def both() -> None:
+            work()
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(then)
+
+        self._jobs.put(both)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -231,5 +259,9 @@ class Keeper:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None) if failed is None else waiter.set_exception(failed)
-        if failed is None and (self._waiters or (self._wanted and self.mode != "never")):
+        if failed is not None:
+            return
+        if self._waiters and len(self._waiters) < len(waiters) <= SHARED:
+            self._begin_soon()  # those that were released just now may want the next one, too
+        elif self._waiters or (self._wanted and self.mode != "never"):
             self._begin()

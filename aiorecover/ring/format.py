@@ -8,8 +8,8 @@ import enum
 import struct
 from dataclasses import dataclass
 from typing import NamedTuple
-from zlib import crc32
 
+from aiorecover.ring.checksum import crc32
 from aiorecover.ring.records import BATCH_HEAD_SIZE
 
 FORMAT_VERSION = 2
@@ -116,7 +116,7 @@ class SyncPoint(NamedTuple):
     """Up to where a flush covers a batch: end of its records, their count, start of its notes, checksum."""
 
     end: int
-    count: int
+    count: int  # type: ignore[assignment]
     notes: int
     crc: int
 
@@ -134,7 +134,7 @@ class BatchHead(NamedTuple):
     sent_at: int
     accepted_at: int
     epoch: int
-    count: int
+    count: int  # type: ignore[assignment]
     span: int
     points: tuple[SyncPoint, SyncPoint]
     parent: tuple[int, int]  # (ordinal, place) of the batch that this one was rewritten from; (0, 0): none
@@ -185,10 +185,12 @@ def pack_segment(head: SegmentHead, place: int) -> bytes:
 
 
 def read_segment(data: bytes, place: int, size: int) -> SegmentHead | None:
-    """Return the head at ``place`` of a region with segments of ``size`` bytes; None: there is none, or a damaged one."""
+    """Return the head at ``place`` of a region with segments of ``size`` bytes; None: there is none that is whole."""
     if data[:8] != _SEGMENT_MAGIC or len(data) < SEGMENT_HEAD_SIZE:
         return None
-    _, crc, version, kind, length, own_size, partition, ordinal, salt, epoch, _, boot_id, producer = _SEGMENT.unpack_from(data)
+    _, crc, version, kind, length, own_size, partition, ordinal, salt, epoch, _, boot_id, producer = (
+        _SEGMENT.unpack_from(data)
+    )
     if crc != crc32(data[12:SEGMENT_HEAD_SIZE], _seed(place)) or version != FORMAT_VERSION or own_size != size:
         return None
     topic = data[_SEGMENT.size : _SEGMENT.size + length].decode()
@@ -220,7 +222,7 @@ def commit_word(end: int, notes: int) -> int:
     return end | notes << 32
 
 
-def pack_new(  # noqa: PLR0913 - the fields of a head
+def pack_new(
     end: int, notes: int, first: int, base: int, accepted_at: int, epoch: int, parent: tuple[int, int], kind: int
 ) -> tuple[bytes, bytes]:
     """Return line 0 from its commit word on, and line 1, of a batch without records."""
@@ -242,11 +244,14 @@ def pack_point(point: SyncPoint) -> tuple[int, int]:
 
 
 def read_batch(data: bytes, salt: int, at: int = 0) -> BatchHead | None:
-    """Return the head of the batch at ``at`` of ``data``; None: no batch of the segment with this salt begins there."""
+    """Return the head of the batch at ``at`` of ``data``; None: no batch of the segment with this salt begins there.
+
+    Salt and state say the same: where one of them is damaged, the other one tells. A salt of 0 is no batch yet.
+    """
     if len(data) - at < OWN_HEAD_SIZE:
         return None
     fields = _LINES.unpack_from(data, at)
-    if fields[0] != salt or not salt:
+    if not fields[0] or (fields[0] != salt and fields[1] ^ salt & 0xFFFFFFFF not in _STATES):
         return None
     (_, word, state_epoch, commit, first, base, sent_at, accepted_at, epoch, count, span) = fields[:11]
     state = _STATES.get(word ^ salt & 0xFFFFFFFF)
@@ -282,7 +287,7 @@ def salted(salt: int) -> int:
     return crc32(salt.to_bytes(8, "little"))
 
 
-def point_crc(  # noqa: PLR0913 - what the checksum covers
+def point_crc(
     records: int,
     notes: int,
     first: int,

@@ -1,7 +1,7 @@
 """Look at a directory without taking it: read-only, no lock, safe beside its owner.
 
-What is read was there at some moment of the reading: a batch that the owner delivers meanwhile may still show as waiting.
-After another boot, records count as the next opening would count them.
+What is read was there at some moment of the reading: a batch that the owner delivers meanwhile may still show as
+waiting. After another boot, records count as the next opening would count them.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from aiorecover.ring import format as layout
 from aiorecover.ring.checkpoint import Checkpoint, load
 from aiorecover.ring.directory import CHECKPOINT, RING
 from aiorecover.ring.files import Files
-from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, Geometry, SegmentHead, SegmentKind, State
+from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, Geometry, SegmentHead, State
 from aiorecover.ring.notes import DamagedNoteError, Note, read_notes
 from aiorecover.ring.records import DamagedRecordError, Record, decode, id_of
 from aiorecover.ring.recovery import Found, Verdict, find_batches
@@ -154,7 +154,9 @@ def _parent_gone(opened: _Opened, parent: tuple[int, int]) -> bool:
     for place, head in _segments(opened, None):
         if head.ordinal == ordinal:
             return not any(
-                found.at == at and found.verdict in (Verdict.WAITS, Verdict.DONE) and found.head.state is not State.REPLACED
+                found.at == at
+                and found.verdict in (Verdict.WAITS, Verdict.DONE)
+                and found.head.state is not State.REPLACED
                 for found in _batches(opened, place, head)
             )
     return True
@@ -187,10 +189,9 @@ def _segments(opened: _Opened, view: DirectoryView | None) -> Iterator[tuple[int
 class _open:  # noqa: N801 - used as a function
     def __init__(self, path: Path, files: Files, geometry: Geometry) -> None:
         boot_id = files.boot_id()
-        try:
-            fd = files.open(path / RING, create=False, read_only=True)
-        except FileNotFoundError as error:
-            raise WalFormatError(f"there is no ring: name the directory of an instance path={path}") from error
+        if files.status(path / RING) is None:
+            raise WalFormatError(f"there is no ring: name the directory of an instance path={path}")
+        fd = files.open(path / RING, create=False, read_only=True)
         self._opened = _Opened(files, fd, geometry, bytes.fromhex(boot_id.replace("-", ""))[:16] if boot_id else b"")
 
     def __enter__(self) -> _Opened:

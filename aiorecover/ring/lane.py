@@ -8,7 +8,7 @@ reads their heads when their turn comes.
 from bisect import insort
 from collections import deque
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from aiorecover.errors import RecordTooLargeError
@@ -57,6 +57,8 @@ class Cursor:
         self.lane, self.kind = lane, kind
         self.segment: Segment | None = None
         self.batch: Batch | None = None
+        self.data: Any = None
+        self.words: Any = None
         self.free_from = 0  # where the next batch may begin, within the segment
         self._forget()
 
@@ -100,7 +102,7 @@ class Cursor:
             self._drop_empty()
         self.open(base, need, self.lane.ring.next_sequence(), self.lane.ring.epoch)
 
-    def open(  # noqa: PLR0913 - what a head holds
+    def open(
         self,
         base: int,
         need: int,
@@ -221,7 +223,9 @@ class Cursor:
         ring, old = self.lane.ring, self.segment
         size = ring.size_for(need + SEGMENT_HEAD_SIZE)
         if size is None:
-            raise RecordTooLargeError(f"the record does not fit a segment: lower its size bytes={need} lane={self.lane}")
+            raise RecordTooLargeError(
+                f"the record does not fit a segment: lower its size bytes={need} lane={self.lane}"
+            )
         if size == ring.geometry.small and self._wants_large(old):
             size = ring.geometry.large
         segment = ring.take(size, self.lane, self.kind)
@@ -231,7 +235,7 @@ class Cursor:
 
     def _wants_large(self, old: Segment | None) -> bool:
         lane = self.lane
-        if lane.segments >= UNFINISHED:
+        if lane.segments - lane.earlier >= UNFINISHED:
             return True
         if old is None:
             return False
@@ -241,7 +245,19 @@ class Cursor:
 class Lane:
     """The stream of one topic-partition. Batches go to Kafka in the order of (epoch, first sequence) (R9)."""
 
-    __slots__ = ("later", "loaded", "partition", "published", "queue", "rewritten", "ring", "segments", "touched_at", "topic")
+    __slots__ = (
+        "earlier",
+        "later",
+        "loaded",
+        "partition",
+        "published",
+        "queue",
+        "rewritten",
+        "ring",
+        "segments",
+        "topic",
+        "touched_at",
+    )
 
     def __init__(self, ring: "Ring", topic: str, partition: int) -> None:
         self.ring, self.topic, self.partition = ring, topic, partition
@@ -251,6 +267,7 @@ class Lane:
         self.loaded = 0  # of these, the published ones
         self.later: deque[Segment] = deque()  # published batches without objects lie here, behind those of the queue
         self.segments = 0  # that belong to the lane
+        self.earlier = 0  # of these, the ones that earlier lives took
         self.touched_at = 0.0
 
     def __repr__(self) -> str:
@@ -262,11 +279,11 @@ class Lane:
         batch.segment.filled = layout.align(batch.end)
         if self.later or self.loaded >= LOADED or self.ring.recovering:
             if not self.later or self.later[-1] is not batch.segment:
-                batch.segment.unloaded, batch.segment.unloaded_notes = batch.at, batch.notes_from
+                batch.segment.unloaded, batch.segment.unloaded_notes = batch.at, (batch.notes_from,)
                 self.later.append(batch.segment)
             self.ring.away[batch.segment.ordinal, batch.at] = batch
         else:
-            batch.segment.unloaded, batch.segment.unloaded_notes = layout.align(batch.end), batch.notes
+            batch.segment.unloaded, batch.segment.unloaded_notes = layout.align(batch.end), (batch.notes,)
             self.queue.append(batch)
             self.loaded += 1
         self.ring.sealed(batch)

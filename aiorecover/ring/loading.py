@@ -8,15 +8,15 @@ from aiorecover.ring.damage import keep_aside
 from aiorecover.ring.format import OWN_HEAD_SIZE, RECORDS_AT, State
 from aiorecover.ring.lane import LOADED, Lane
 from aiorecover.ring.records import IDENTITY_AT, Buffer, timestamp_delta, walk
-from aiorecover.ring.recovery import Found, Verdict, find_batches, intact
-from aiorecover.ring.segments import Batch, Identity, Segment
+from aiorecover.ring.recovery import Found, Verdict, find_batches, in_question, intact
+from aiorecover.ring.segments import Batch, Segment
 
 if TYPE_CHECKING:
     from aiorecover.ring.ring import Ring
 
 IDENTITY_MS = 12 * 3600 * 1000  # half of the day that a broker keeps a producer's state at the least by default
 
-_IDENTITY = struct.Struct(">qhi")
+_IDENTITY = struct.Struct(">qhii")  # and how many records were sent under it
 
 
 class Ahead(NamedTuple):
@@ -42,7 +42,8 @@ def read_ahead(ring: "Ring", lane: Lane) -> Ahead:
         ):
             if found.verdict is not Verdict.WAITS:
                 continue
-            if segment.earlier and segment.trusted and not intact(read, found, flush_pending=ring.questioned):
+            doubt = bool(ring.questioned) and in_question(found, ring.questioned)
+            if segment.earlier and segment.trusted and not intact(read, found, flush_pending=doubt):
                 found = found._replace(verdict=Verdict.DAMAGED)  # noqa: PLW2901 - the same batch, judged again
                 keep_aside(ring, segment, found)
             ahead.batches.append((segment, found))
@@ -55,7 +56,7 @@ def read_ahead(ring: "Ring", lane: Lane) -> Ahead:
 def take_ahead(ring: "Ring", lane: Lane, ahead: Ahead) -> None:
     """Give the batches that `read_ahead` found their objects; on the loop."""
     for segment, found in ahead.batches:
-        segment.unloaded, segment.unloaded_notes = layout.align(found.end), found.notes
+        segment.unloaded, segment.unloaded_notes = layout.align(found.end), found.notes_after
         batch = ring.away.pop((segment.ordinal, found.at), None) or batch_from(ring, segment, found)
         if found.verdict is Verdict.DAMAGED:
             ring.damaged += found.count
@@ -89,8 +90,9 @@ def batch_from(ring: "Ring", segment: Segment, found: Found) -> Batch:
         batch.latest = head.base + latest_delta(segment.read(found.at + RECORDS_AT, found.end))
     if head.state is State.SENT and identity_counts(ring, found):
         place = found.at + OWN_HEAD_SIZE + IDENTITY_AT
-        identity: Identity = _IDENTITY.unpack(bytes(segment.read(place, place + _IDENTITY.size)))
-        batch.identity = identity
+        *identity, count = _IDENTITY.unpack(bytes(segment.read(place, place + _IDENTITY.size)))
+        if count == found.count:  # fewer: it is damaged since
+            batch.identity = identity[0], identity[1], identity[2]
     return batch
 
 

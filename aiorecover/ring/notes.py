@@ -20,11 +20,11 @@ class DamagedNoteError(ValueError):
 class Note(msgspec.Struct, array_like=True, omit_defaults=True):
     """One record's note.
 
-    ``context``: the caller's, as msgpack. ``source``: topic, partition and offset that it was made from (R16).
+    ``context``: the caller's, the msgpack of it. ``source``: topic, partition and offset that it was made from (R16).
     ``topic``, ``partition``, ``error``: of a dead letter, where it was to go and why it did not.
     """
 
-    context: msgspec.Raw | None = None
+    context: bytes | None = None
     source: tuple[str, int, int] | None = None
     topic: str | None = None
     partition: int | None = None

@@ -9,6 +9,7 @@ import base64
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from aiorecover.errors import WalIOError
 from aiorecover.ring import format as layout
 from aiorecover.ring.checkpoint import Checkpoint
 from aiorecover.ring.damage import keep_aside, keep_segment_aside
@@ -17,7 +18,17 @@ from aiorecover.ring.lane import Lane
 from aiorecover.ring.loading import batch_from, latest_delta
 from aiorecover.ring.notes import DamagedNoteError, read_notes
 from aiorecover.ring.records import id_of
-from aiorecover.ring.recovery import Found, Order, Read, Verdict, find_batches, is_void, newest_point
+from aiorecover.ring.recovery import (
+    Found,
+    Order,
+    Read,
+    Verdict,
+    find_batches,
+    in_question,
+    intact,
+    is_void,
+    newest_point,
+)
 from aiorecover.ring.ring import Ring
 from aiorecover.ring.segments import Region, Segment
 
@@ -43,6 +54,8 @@ class Recovered:
     late: list[tuple[Segment, Found, int]] = field(default_factory=list)  # no point at their end; which point holds
     records: int = 0
     damaged: int = 0  # records
+    transaction: int = 0  # the highest number in a batch, and in a settled one (R12)
+    settled_transaction: int = 0
     sources: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
 
 
@@ -107,6 +120,8 @@ def _read_region(ring: Ring, base: int) -> Iterator[Segment]:
     region = Region(files, ring.fd, base, size, geometry.region)
     ring.regions.append(region)
     for at in geometry.places(size):
+        files.will_need(ring.fd, base + at, SEGMENT_HEAD_SIZE)
+    for at in geometry.places(size):
         data = files.read(ring.fd, base + at, SEGMENT_HEAD_SIZE)
         head = layout.read_segment(data, base + at, size)
         if head is None:
@@ -135,6 +150,7 @@ def _segment(ring: Ring, region: Region, at: int, head: SegmentHead) -> Segment:
     segment.filled = segment.size
     region.used += 1
     segment.lane.segments += 1
+    segment.lane.earlier += 1
     ring.used += head.size
     return segment
 
@@ -149,56 +165,99 @@ def recover(ring: Ring, segments: list[Segment]) -> Recovered:
     result = Recovered()
     segments = sorted(segments, key=lambda segment: segment.ordinal)
     questioned = ring.questioned
-    if any(segment.trusted for segment in segments):
-        if questioned:
-            _write_again(segments, questioned)
-        ring.files.flush(ring.fd)  # R4: what was read is durable before anything follows from it
+    if segments:
+        _flush(ring, segments, questioned)
     settled: dict[Lane, Order] = {}
-    opened: list[tuple[Segment, Found]] = []
+    opened: dict[tuple[int, int], tuple[Segment, Found]] = {}
+    doubtful: dict[Lane, list[tuple[Segment, Found]]] = {}
     for segment in segments:
         left = Left(segment)
         result.left.append(left)
         for found in find_batches(segment.read, segment.salt, segment.size, trusted=segment.trusted):
+            if not segment.trusted and segment.kind is SegmentKind.PUBLISHED:
+                _judge_tail(ring, segment, found, result, doubtful.setdefault(segment.lane, []))
             _take_down(ring, left, found, result, settled, opened, questioned)
-    _void_children(ring, result)
+    _void_children(ring, result, opened)
     _settle_implied(ring, result, settled)
-    for segment, found in opened:
+    for segment, found in opened.values():
         if found.order > settled.get(segment.lane, (0, 0)):
             _seal(ring, segment, found)
     result.records = sum(left.records for left in result.left)
     return result
 
 
-def _take_down(  # noqa: PLR0913 - what one batch adds to
+def _flush(ring: Ring, segments: list[Segment], questioned: int) -> None:
+    """Make what lies there durable before anything follows from it (R4).
+
+    That there was another boot does not spare it: an opening before this one may have stored words since. Where it
+    fails, the word for the next opening is stored behind it: death between the two is not guarded against.
+    """
+    if questioned:
+        _write_again(ring, segments, questioned)
+    began_at = ring.files.now_ms() // 1000
+    try:
+        ring.files.flush(ring.fd)
+    except WalIOError as error:
+        ring.flusher.failed = error
+        ring.questioned = 1
+        ring.directory.mark_flush(1)
+        raise
+    ring.flusher.previous_at = max(began_at, ring.flusher.previous_at)
+
+
+def _judge_tail(
+    ring: Ring, segment: Segment, found: Found, result: Recovered, doubtful: list[tuple[Segment, Found]]
+) -> None:
+    """Take what no sync point covers for damage as soon as a later batch of the lane holds (R14): it was flushed."""
+    if found.verdict is Verdict.WAITS:
+        for earlier, one in doubtful:
+            result.damaged += keep_aside(ring, earlier, one)
+            if one.verdict is Verdict.TAIL:
+                _store(ring, earlier, one, State.VOID)
+        doubtful.clear()
+    if found.verdict is Verdict.TAIL or (found.verdict is Verdict.WAITS and found.lost):
+        doubtful.append((segment, found))
+
+
+def _take_down(
     ring: Ring,
     left: Left,
     found: Found,
     result: Recovered,
     settled: dict[Lane, Order],
-    opened: list[tuple[Segment, Found]],
+    opened: dict[tuple[int, int], tuple[Segment, Found]],
     questioned: int,
 ) -> None:
     segment = left.segment
-    if found.verdict is Verdict.DAMAGED:
-        result.damaged += keep_aside(ring, segment, found)
-        _store(ring, segment, found, State.VOID)
-        return
-    if found.verdict is Verdict.EMPTY:
-        _store(ring, segment, found, State.VOID)
+    result.transaction = max(result.transaction, found.head.transaction)
+    late = segment.trusted and found.head.state is not State.VOID and _point_to_store(segment, found, questioned)
+    if late and found.verdict is Verdict.WAITS and not intact(segment.read, found, flush_pending=_doubted(ring, found)):
+        found = found._replace(verdict=Verdict.DAMAGED)  # a new point would take it for whole
+    if found.verdict in (Verdict.DAMAGED, Verdict.EMPTY):
+        _leave_out(ring, segment, found, result)
         return
     if found.verdict is Verdict.DONE and found.head.state is State.SETTLED and segment.kind is not SegmentKind.DEAD:
         settled[segment.lane] = max(found.order, settled.get(segment.lane, (0, 0)))
-    if segment.trusted and found.end > found.at + RECORDS_AT and found.head.state is not State.VOID:
-        _take_late(segment, found, result, questioned)
-        if found.notes < found.notes_from:
-            _take_sources(segment, found, result)
+        result.settled_transaction = max(result.settled_transaction, found.head.transaction)
+    if late:
+        result.late.append((segment, found, late - 1))
+    if (segment.trusted and found.head.state is not State.VOID) or found.verdict is Verdict.WAITS:
+        _take_sources(segment, found, result)
     if found.verdict is not Verdict.WAITS:
         return
     _count(left, found)
     if segment.kind is not SegmentKind.PUBLISHED:
         left.children.append(found)
     if found.head.state is State.OPEN and segment.trusted:
-        opened.append((segment, found))
+        opened[segment.ordinal, found.at] = segment, found
+
+
+def _leave_out(ring: Ring, segment: Segment, found: Found, result: Recovered) -> None:
+    """Void a batch without records, or one that is damaged, which is named."""
+    if found.verdict is Verdict.DAMAGED:
+        result.damaged += keep_aside(ring, segment, found)
+    if found.head.epoch:  # else there is not even a head
+        _store(ring, segment, found, State.VOID)
 
 
 def _count(left: Left, found: Found) -> None:
@@ -209,24 +268,31 @@ def _count(left: Left, found: Found) -> None:
     left.records += found.count
 
 
-def _take_late(segment: Segment, found: Found, result: Recovered, questioned: int) -> None:
-    """Remember a batch whose newest sync point is not at its end: the first flush makes one (R4)."""
+def _point_to_store(segment: Segment, found: Found, questioned: int) -> int:
+    """Return 0 where a batch has a sync point at its end; else 1 + the point that stays.
+
+    The first flush stores the other (R4).
+    """
+    if found.end == found.at + RECORDS_AT:
+        return 0
     points = found.head.points
     newest = max((0, 1), key=lambda one: (points[one].end, points[one].count))
     holds = newest
     covered = found.covered
-    if questioned and _in_question(found, questioned):
+    if questioned and in_question(found, questioned):
         holds = newest_point(segment.read, found.head, found.at, found.notes_from)
         covered = covered and holds == newest
-    if not covered:
-        result.late.append((segment, found, holds if holds >= 0 else 1))
+    return 0 if covered else 1 + (holds if holds >= 0 else 1)
 
 
 def _take_sources(segment: Segment, found: Found, result: Recovered) -> None:
+    if found.notes == found.notes_from:
+        return
     try:
         for sequence, _, note in read_notes(bytes(segment.read(found.notes, found.notes_from))):
             if note.source is not None:
                 topic, partition, offset = note.source
+                segment.sources = True
                 newest = result.sources.get((topic, partition), (0, 0, 0))
                 if (found.head.epoch, sequence) > newest[1:]:
                     result.sources[topic, partition] = (offset, found.head.epoch, sequence)
@@ -234,28 +300,29 @@ def _take_sources(segment: Segment, found: Found, result: Recovered) -> None:
         return  # the batch is checked once more when it is read, and named then
 
 
-def _in_question(found: Found, since: int) -> bool:
-    """Whether the flush under way at the end of the last life may have covered the batch: ``since``, Unix s, is when
-    the flush before it began, which covers batches that were opened earlier and have one point only."""
-    return found.head.accepted_at >= since or all(point.end for point in found.head.points)
+def _doubted(ring: Ring, found: Found) -> bool:
+    return bool(ring.questioned) and in_question(found, ring.questioned)
 
 
-def _write_again(segments: list[Segment], since: int) -> None:
-    """Store again what a failed flush may have left out though the kernel calls it clean (R6)."""
+def _write_again(ring: Ring, segments: list[Segment], since: int) -> None:
+    """Store again what a failed flush may have left out though the kernel calls it clean (R6).
+
+    Of a segment of another boot these are the words that openings since, and delivery, have stored.
+    """
+    for region in ring.regions:
+        ring.files.write(ring.fd, region.base, layout.pack_region(region.size, region.base))
     for segment in segments:
-        if not segment.trusted:
-            continue
         segment.write(0, bytes(segment.read(0, SEGMENT_HEAD_SIZE)))
-        for found in find_batches(segment.read, segment.salt, segment.size, trusted=True):
+        for found in _batches(segment):
             segment.write(found.at, bytes(segment.read(found.at, found.at + RECORDS_AT)))
-            if _in_question(found, since):
+            if segment.trusted and in_question(found, since):
                 older = min((point.end for point in found.head.points if point.end), default=0)
                 start = older if all(point.end for point in found.head.points) else found.at + RECORDS_AT
                 segment.write(start, bytes(segment.read(start, max(start, found.end))))
                 segment.write(found.notes, bytes(segment.read(found.notes, found.notes_from)))
 
 
-def _void_children(ring: Ring, result: Recovered) -> None:
+def _void_children(ring: Ring, result: Recovered, opened: dict[tuple[int, int], tuple[Segment, Found]]) -> None:
     """Void the rewritten batches whose parents still count (R8)."""
     by_ordinal = {left.segment.ordinal: left.segment for left in result.left}
     parents: dict[int, dict[int, Found]] = {}
@@ -271,6 +338,11 @@ def _void_children(ring: Ring, result: Recovered) -> None:
             parent = parents.get(ordinal, {}).get(place)
             if is_void(child, parent, parent_reused=segment is None):
                 _store(ring, left.segment, child, State.VOID)
+                opened.pop((left.segment.ordinal, child.at), None)
+            elif left.segment.trusted and not intact(left.segment.read, child, flush_pending=_doubted(ring, child)):
+                result.damaged += keep_aside(ring, left.segment, child)
+                _store(ring, left.segment, child, State.VOID)
+                opened.pop((left.segment.ordinal, child.at), None)
             else:
                 kept.append(child)
                 _count(left, child)
@@ -316,9 +388,8 @@ def _seal(ring: Ring, segment: Segment, found: Found) -> None:
 def adopt(ring: Ring, recovered: Recovered) -> None:
     """Put what earlier lives left into the lanes; on the loop."""
     lanes: dict[Lane, list[Left]] = {}
-    made = {}
     for segment, found, which in recovered.late:
-        batch = made[segment.ordinal, found.at] = batch_from(ring, segment, found)
+        batch = batch_from(ring, segment, found)
         batch.which = which
         ring.flusher.dirty[batch] = None
         ring.away[segment.ordinal, found.at] = batch
@@ -328,20 +399,29 @@ def adopt(ring: Ring, recovered: Recovered) -> None:
         if not left.waiting:
             ring.park(segment)
         elif segment.kind is SegmentKind.PUBLISHED:
-            segment.unloaded, segment.unloaded_notes = left.at, left.notes
+            segment.unloaded, segment.unloaded_notes = left.at, (left.notes,)
             lanes.setdefault(segment.lane, []).append(left)
         else:
             segment.unloaded = segment.size
             for child in left.children:
-                segment.lane.insert(ring.away.pop((segment.ordinal, child.at), None) or batch_from(ring, segment, child))
+                known = ring.away.get((segment.ordinal, child.at))
+                segment.lane.insert(batch_from(ring, segment, child) if known is None else known)
     for lane, found_in in lanes.items():
         lane.later.extendleft(left.segment for left in reversed(found_in))
     ring.pending += recovered.records
-    for key, newest in recovered.sources.items():
-        if newest[1:] > ring.sources.get(key, (0, 0, 0))[1:]:
-            ring.sources[key] = newest
+    ring.damaged += recovered.damaged
+    stored = 0 if ring.checkpoint is None else ring.checkpoint.transaction
+    ring.transaction = max(stored, recovered.transaction)
+    ring.settled_transaction = max(stored, recovered.settled_transaction)
+    _take_positions(ring, recovered)
     ring.recovering = False
     ring.checkpoint_due = True
     for lane in list(ring.lanes.values()):
         if not lane.idle:
             ring.on_ready(lane)
+
+
+def _take_positions(ring: Ring, recovered: Recovered) -> None:
+    for key, newest in recovered.sources.items():
+        if newest[1:] > ring.sources.get(key, (0, 0, 0))[1:]:
+            ring.sources[key] = newest

@@ -8,7 +8,7 @@
 | this boot | no state, or a commit word that cannot be | none | damaged |
 | another boot | done | none | done: its word is evidence, whatever its points are |
 | another boot | other | up to the newest sync point that holds | waits without an identity |
-| another boot | other, no point holds | none | unflushed tail; damaged where a later batch of the segment holds, or both points were there |
+| another boot | other, no point holds | none | unflushed tail; damaged if two points are, or a later batch holds |
 
 A batch begins where the one before ends. Where there is none, the segment's salt is looked for at every line behind
 (R14): after another boot the end of the batch before may be older than what follows it, and damage has no end at all.
@@ -17,9 +17,9 @@ A batch begins where the one before ends. Where there is none, the segment's sal
 import enum
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
-from zlib import crc32
 
 from aiorecover.ring import format as layout
+from aiorecover.ring.checksum import crc32
 from aiorecover.ring.format import DONE, LINE, OWN_HEAD_SIZE, RECORDS_AT, SEGMENT_HEAD_SIZE, BatchHead, State, SyncPoint
 from aiorecover.ring.notes import DamagedNoteError, note_starts
 from aiorecover.ring.records import DamagedRecordError, check, count
@@ -45,7 +45,7 @@ class Found(NamedTuple):
     head: BatchHead
     verdict: Verdict
     end: int  # of the records that count
-    count: int
+    count: int  # type: ignore[assignment]
     notes: int  # where the notes that count start
     notes_from: int  # where those of the batch before start
     point: int  # which sync point holds and covers most; -1: none, or not looked at
@@ -56,48 +56,71 @@ class Found(NamedTuple):
         return self.head.epoch, self.head.first
 
     @property
+    def notes_after(self) -> tuple[int, ...]:
+        """Where its notes may start: those that count, first; where part of it is lost, the next batch knows better."""
+        return self.notes, self.head.notes, *(point.notes for point in self.head.points)
+
+    @property
+    def lost(self) -> int:
+        """Records behind those that count, if the newest sync point, which fails, was flushed."""
+        return max(0, *(point.count - self.count for point in self.head.points if point.end > self.end), 0)
+
+    @property
     def covered(self) -> bool:
         """Whether a sync point stands at its end, be it flushed or not."""
         return any(point.end == self.end and point.notes == self.notes for point in self.head.points)
 
 
-def find_batches(read: Read, salt: int, size: int, *, trusted: bool, start: int = SEGMENT_HEAD_SIZE, notes: int = 0) -> Iterator[Found]:
+def find_batches(
+    read: Read, salt: int, size: int, *, trusted: bool, start: int = SEGMENT_HEAD_SIZE, notes: tuple[int, ...] = ()
+) -> Iterator[Found]:
     """Yield the batches of a segment from ``start`` on, where a batch begins, in order of their places.
 
-    ``trusted``: the segment was written in this boot. ``notes``: where the notes of what came before start; 0: none.
+    ``trusted``: the segment was written in this boot. ``notes``: where the notes of what came before may
+    start (`Found.notes_after`); empty: nothing came before.
     """
-    pending: list[Found] = []  # without a point that holds: damaged if one behind them has one
-    for found in _chain(read, salt, size, trusted, start, notes or size):
-        if found.verdict is Verdict.TAIL:
-            pending.append(found)
-            continue
-        if found.verdict is Verdict.WAITS:
-            yield from (one._replace(verdict=Verdict.DAMAGED) for one in pending)
-        else:
-            yield from pending
-        pending = []
-        yield found
-    yield from pending
+    return _chain(read, salt, size, trusted, start, notes or (size,))
 
 
-def _chain(read: Read, salt: int, size: int, trusted: bool, at: int, notes: int) -> Iterator[Found]:
+def _chain(
+    read: Read,
+    salt: int,
+    size: int,
+    trusted: bool,  # noqa: FBT001
+    at: int,
+    notes: tuple[int, ...],
+) -> Iterator[Found]:
     lost = not trusted  # whether what follows may begin anywhere
+    if not salt:  # of a head that was stored in part
+        return
     while at + RECORDS_AT <= size:
         head = layout.read_batch(read(at, at + OWN_HEAD_SIZE), salt)
         if head is None:
-            next_at = _look_for(read, salt, at, size) if lost else None
+            next_at = _look_for(read, salt, at, size)
             if next_at is None:
                 return
+            if not lost:  # in this boot batches follow each other without a gap
+                yield _nameless(at, next_at, salt, notes[0])
             at = next_at
             continue
-        found = _judge(read, head, at, notes, trusted)
+        found = _judge(read, head, at, notes[0], trusted)
+        if not trusted and found.verdict in (Verdict.TAIL, Verdict.DAMAGED):
+            again = (_judge(read, head, at, other, trusted) for other in notes[1:])
+            found = next((one for one in again if one.verdict is Verdict.WAITS), found)
         yield found
-        notes = found.notes
+        notes = found.notes_after
         if found.verdict in (Verdict.TAIL, Verdict.DAMAGED):
             lost = True
             at += LINE
         else:
             at = layout.align(found.end)
+
+
+def _nameless(at: int, end: int, salt: int, notes: int) -> Found:
+    """Return a batch of which nothing can be read, not even its head."""
+    none = SyncPoint(0, 0, 0, 0)
+    head = BatchHead(salt, None, 0, end, notes, 0, 0, 0, 0, 0, 1, 0, (none, none), (0, 0), 0, 0, 0)
+    return Found(at, head, Verdict.DAMAGED, end, 1, notes, notes, -1)
 
 
 def _look_for(read: Read, salt: int, at: int, size: int) -> int | None:
@@ -110,7 +133,7 @@ def _look_for(read: Read, salt: int, at: int, size: int) -> int | None:
     return None if place < 0 else at + place
 
 
-def _judge(read: Read, head: BatchHead, at: int, notes: int, trusted: bool) -> Found:
+def _judge(read: Read, head: BatchHead, at: int, notes: int, trusted: bool) -> Found:  # noqa: FBT001
     start = at + RECORDS_AT
     sane = start <= head.end <= head.notes <= notes
     end, notes_at = (head.end, head.notes) if sane else (start, notes)
@@ -149,7 +172,7 @@ def newest_point(read: Read, head: BatchHead, at: int, notes: int) -> int:
 
 
 def point_holds(read: Read, head: BatchHead, at: int, notes: int, point: SyncPoint) -> bool:
-    """Whether the checksum of ``point`` is that of what lies there; ``notes``: where those of the batch before start."""
+    """Whether the checksum of ``point`` is that of what lies there; ``notes``: where those of the one before start."""
     if not at + RECORDS_AT < point.end <= point.notes <= notes or not point.count:
         return False
     records = crc32(read(at + RECORDS_AT, point.end), layout.salted(head.salt))
@@ -173,11 +196,13 @@ def notes_crc(data: bytes, salt: int) -> int | None:
 def intact(read: Read, found: Found, *, flush_pending: bool) -> bool:
     """Whether a waiting batch of this boot is what was stored (R14): its newest sync point, then the records behind it.
 
-    ``flush_pending``: the process died within a flush, so the newest point may be half stored; the older one counts.
+    ``flush_pending``: the process died within a flush, so the newest point may be half stored. Then the older one
+    holds, or there was none, and the second word of the newest is as it was: zero.
     """
     which = newest_point(read, found.head, found.at, found.notes_from)
     newest = max(range(2), key=lambda one: found.head.points[one].end)
-    if which != newest and found.head.points[newest].end and not flush_pending:
+    half_stored = flush_pending and (which >= 0 or not found.head.points[newest].notes)
+    if which != newest and found.head.points[newest].end and not half_stored:
         return False
     start, index = found.at + RECORDS_AT, 0
     if which >= 0:
@@ -188,14 +213,23 @@ def intact(read: Read, found: Found, *, flush_pending: bool) -> bool:
         return False
 
 
+def in_question(found: Found, since: int) -> bool:
+    """Whether the flush under way at the end of the last life may have covered the batch (R6).
+
+    ``since``, Unix s: batches that were opened earlier had a point before that flush, so it gave them a second one.
+    """
+    return found.head.accepted_at >= since or all(point.end for point in found.head.points)
+
+
 def is_void(found: Found, parent: Found | None, *, parent_reused: bool) -> bool:
     """Whether a rewritten batch does not count (R8): its parent is there, readable, and was not replaced.
 
-    ``parent_reused``: the parent's segment has another ordinal now, so the parent was done, durably.
+    ``parent_reused``: the parent's segment has another ordinal now, so the parent was done, durably. A parent that is
+    VOID was damaged: nothing else is both rewritten and void.
     """
     if found.head.parent == (0, 0) or parent_reused or parent is None:
         return False
-    return parent.verdict in (Verdict.WAITS, Verdict.DONE) and parent.head.state is not State.REPLACED
+    return parent.verdict in (Verdict.WAITS, Verdict.DONE) and parent.head.state not in {State.REPLACED, State.VOID}
 
 
 def evidence(orders: Iterable[Order]) -> Order | None:

@@ -5,9 +5,9 @@ A hot segment is read and written through the mapping of its region. A cold one 
 """
 
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 from aiorecover.ring import format as layout
+from aiorecover.ring.checksum import crc32
 from aiorecover.ring.files import Files, Mapping
 from aiorecover.ring.format import DONE, RECORDS_AT, State, SyncPoint
 from aiorecover.ring.notes import note_starts
@@ -81,7 +81,7 @@ class Segment:
         self.trusted = True  # written in this boot: its commit words count
         self.unloaded = layout.SEGMENT_HEAD_SIZE  # the first batch from here on has no object yet
         self.filled = layout.SEGMENT_HEAD_SIZE  # sealed batches reach up to here; of an earlier life: all of it
-        self.unloaded_notes = self.size  # where the notes of the batch before that one start
+        self.unloaded_notes: tuple[int, ...] = (self.size,)  # where the notes of the batch before that one may start
         self.opened_at = 0.0
         self.sources = False  # its notes hold positions that the checkpoint has to have before it is reused
 
@@ -196,7 +196,8 @@ class Batch:
 
     def __repr__(self) -> str:
         """Name the lane, the place, the state and the size."""
-        return f"<batch {self.lane} {self.segment.ordinal:x}+{self.at} {self.state.name} first={self.first} count={self.count}>"
+        place = f"{self.segment.ordinal:x}+{self.at}"
+        return f"<batch {self.lane} {place} {self.state.name} first={self.first} count={self.count}>"
 
     @property
     def order(self) -> tuple[int, int]:
@@ -217,6 +218,11 @@ class Batch:
     def safe(self) -> bool:
         """Whether a completed flush covers all of it."""
         return self.covered >= self.end
+
+    @property
+    def uncovered(self) -> bool:
+        """Whether no completed flush covers any of it."""
+        return self.covered == self.at + RECORDS_AT
 
     def read(self) -> Any:
         """Return the records, bytes-like."""
@@ -250,7 +256,16 @@ class Batch:
             for start, stop in note_starts(data):
                 self.notes_crc = crc32(data[start:stop], self.notes_crc)
         crc = layout.point_crc(
-            self.records_crc, self.notes_crc, self.first, self.epoch, self.base, self.parent, self.kind, end, notes, count
+            self.records_crc,
+            self.notes_crc,
+            self.first,
+            self.epoch,
+            self.base,
+            self.parent,
+            self.kind,
+            end,
+            notes,
+            count,
         )
         self.which ^= 1
         place = self.at + layout.POINTS_AT[self.which]
@@ -258,3 +273,9 @@ class Batch:
         segment.store(place, low)
         segment.store(place + 8, high)
         self.synced, self.synced_notes = end, notes
+
+
+def store_all(batches: list[Batch], state: State, epoch: int) -> None:
+    """Store one state in several batches; blocks where they are cold."""
+    for batch in batches:
+        batch.store(state, epoch)

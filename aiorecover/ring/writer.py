@@ -56,6 +56,10 @@ class Writer:
         self._thousands, self._low = FIRST_SEQUENCE // THOUSAND, 0
         self._prefix = id_prefix(producer_id, epoch, self._thousands)
 
+    def make_receipts(self, make_receipt: Callable[[int, int, Batch], Any]) -> None:
+        """Have `append` return what ``make_receipt(sequence, index, batch)`` returns."""
+        self._make_receipt = make_receipt
+
     def next_sequence(self) -> int:
         """Return the sequence of the record that is stored next."""
         return self._thousands * THOUSAND + self._low
@@ -119,7 +123,7 @@ class Writer:
         cursor.position = end
         cursor.index = index + 1
         self._low = low + 1
-        return self._make_receipt(self._thousands * THOUSAND + low, index, cursor.batch)
+        return self._make_receipt(self._thousands * THOUSAND + low, index, cursor.batch)  # type: ignore[arg-type]
 
     def _next_thousand(self) -> int:
         self._thousands, self._low = self._thousands + 1, 0
