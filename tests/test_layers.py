@@ -190,7 +190,8 @@ def test_the_ring_knows_no_network(module: str) -> None:
 
 def test_only_one_module_of_the_ring_touches_the_disk() -> None:
     ring = [name for name in MODULES if is_within(name, "aiorecover.ring")]
-    touching = {name for name in ring if {"mmap", "fcntl", "ctypes"} & {one.partition(".")[0] for one in imported(name)}}
+    calls = {"mmap", "fcntl", "ctypes"}
+    touching = {name for name in ring if calls & {one.partition(".")[0] for one in imported(name)}}
     assert touching == {"aiorecover.ring.files"}
     assert {name for name in ring if "os" in imported(name)} == {"aiorecover.ring.files", "aiorecover.ring.directory"}
 

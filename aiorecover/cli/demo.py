@@ -226,7 +226,7 @@ async def _create_topic(bootstrap_servers: str, topic: str) -> None:
 
 async def _play(stage: Stage) -> None:
     """The acts that were asked for."""
-    dice = random.Random(stage.options.seed)  # noqa: S311 - the same seed, the same moments
+    dice = random.Random(stage.options.seed)
     await (_kill_again_and_again if stage.options.exactly_once else _break_everything)(stage, dice)
 
 

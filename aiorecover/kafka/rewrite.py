@@ -230,14 +230,16 @@ class Rewriter:
         need = sum(len(one.data) + VARINT_MOST + note_room(one.note) for one in records) + ROOM
         origin = parent.segment.ordinal, parent.at
         child = cursor.open(parent.base, need, records[0].sequence, records[0].epoch, origin, parent.kind)
+        child.accepted_at, child.error = parent.accepted_at, reason
         try:
             for one in records:
                 append_raw(cursor, one.data, one.delta, one.note, one.sequence)
-            child.accepted_at = parent.accepted_at
-            child.error = reason
-        finally:
-            if cursor.index:
-                cursor.seal()
+        except BaseException:
+            cursor.leave()
+            if not child.done:
+                self.ring.abandon(child)
+            raise
+        cursor.seal()
         return child
 
 

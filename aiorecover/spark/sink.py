@@ -186,7 +186,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _context() -> TaskContext:
     context = TaskContext.get()
-    assert context is not None  # noqa: S101 - Spark calls this in a task
+    assert context is not None
     return context
 
 

@@ -250,7 +250,7 @@ def _slots(view: View, *, settled: bool) -> Iterator[InputPartition]:
         yield _Missing(view.path, view.ring, before, producers)
     epoch = None
     for slot, following in pairwise([*live, None]):
-        assert slot is not None  # noqa: S101 - only the last one is None, and it follows
+        assert slot is not None
         yield _Slot(view.path, slot, epoch != slot.epoch, following, view.ends, producers)
         epoch = slot.epoch
     for slot in slots:

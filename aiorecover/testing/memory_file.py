@@ -84,7 +84,7 @@ class StoredFile:
         """The kernel makes some sectors durable without having been asked; the seed chooses which."""
         with self.lock:
             live = self.live()
-            self.durable = self._mixed(live, random.Random(seed), len(live), SECTOR)  # noqa: S311 - to be repeated
+            self.durable = self._mixed(live, random.Random(seed), len(live), SECTOR)
 
     def fail_syncs(self, times: int = 1) -> None:
         """Let so many syncs fail with EIO, as Linux does it: what was dirty is called clean from then on.
@@ -101,7 +101,7 @@ class StoredFile:
         or zeros. Pages that were stored into or rewritten since are not called clean any more, and stay.
         """
         with self.lock:
-            live, chance = self.live(), random.Random(seed)  # noqa: S311 - to be repeated
+            live, chance = self.live(), random.Random(seed)
             share = chance.choice(SHARES)
             clean = [page for page, held in self._called_clean.items() if live[page : page + PAGE] == held]
             gone = [page for page in clean if chance.random() < share]

@@ -186,7 +186,7 @@ class MemoryFileSystem(FileSystem):
 
     def _chance(self, seed: int, what: object) -> random.Random:
         """One for each thing, so that one more file changes nothing for the others."""
-        return random.Random(f"{seed} {what}")  # noqa: S311 - to be repeated
+        return random.Random(f"{seed} {what}")
 
     def _reserve(self, count: int) -> None:
         if count > self.free_bytes(self._wal_dir):
