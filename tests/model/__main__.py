@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 
 from tests.model.walk import Outcome, Plan, shortest, small, walk
 
@@ -17,11 +18,12 @@ PLANS = (
 )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Walk as many steps as asked for; 0: nothing was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="of the first walk")
     parser.add_argument("--count", type=int, default=200_000, help="steps")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     steps, walks = 0, 0
     began = said = time.monotonic()
     with small():

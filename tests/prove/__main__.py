@@ -8,6 +8,8 @@ import importlib
 import sys
 
 PROOFS = {
+    "model": "a million steps of the ring on a memory disk: killed, cut off from power, with failed flushes",
+    "cycles": "the second core: kill -9, also beside dying and frozen brokers, and in transactions",
     "kills": "kill -9 of the publishing process, every record looked for in a real Kafka",
     "identity": "kill -9 while three brokers are frozen, killed and rolled: nothing twice, nothing out of order",
     "destinations": "a topic of the backlog deleted, the cluster another one, kill -9 of who finds out: nothing lost",
