@@ -490,7 +490,7 @@ class RecoverableProducer:
             if not batch.done:
                 if self._life in ("stopping", "stopped") and (self._stopping is None or self._stopping.done()):
                     raise self._closed_error()
-                await self._get_delivery().wait_for(batch)
+                await self._get_delivery().waiters.wait_for(batch)
                 continue
             if batch.state is not State.REPLACED:
                 break
@@ -587,7 +587,7 @@ class RecoverableProducer:
             async with asyncio.timeout(self._config.request_timeout_ms / 1000):
                 return await delivery.partitions_of(topic)
         except TimeoutError:
-            reached = "is the topic there?" if delivery.connected else "kafka is not reached"
+            reached = "is the topic there?" if delivery.connection.connected else "kafka is not reached"
             limit = self._config.request_timeout_ms
             message = f"kafka does not say the partitions: {reached} topic={topic} request_timeout_ms={limit}"
             raise KafkaTimeoutError(message) from None
@@ -611,7 +611,11 @@ class RecoverableProducer:
             return "interrupted"
         if any(lane.state.name == "HALTED" for lane in runtime.delivery.router.lanes.values()):
             return "halted"
-        return "connected" if runtime.delivery.connected and runtime.delivery.cause is None else "connecting"
+        return (
+            "connected"
+            if runtime.delivery.connection.connected and runtime.delivery.connection.cause is None
+            else "connecting"
+        )
 
     @property
     def wal_path(self) -> Path | None:

@@ -126,7 +126,7 @@ class Runtime:
         """Deliver what can be delivered in time, then close; the number of records left in the ring."""
         try:
             async with asyncio.timeout(limit_s):
-                await self.delivery.drained()
+                await self.delivery.waiters.drained()
         except (TimeoutError, Exception) as error:  # noqa: BLE001 - what is left is delivered after the next start
             log.debug("stop: not everything was delivered error=%r", error)
         await cancel_all(self._tasks)
@@ -151,7 +151,7 @@ class Runtime:
         """
         try:
             async with asyncio.timeout(limit_s):
-                await self.delivery.drained()
+                await self.delivery.waiters.drained()
         except TimeoutError:
             message = "not everything is in kafka yet, it stays in the ring, do not publish it again"
             raise DeliveryPendingError(f"{message}: {self.why()} pending={self.pending()}") from None

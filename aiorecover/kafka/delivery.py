@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from aiorecover.errors import ClosedError, DeliveryError, WalDestinationError, WalError, WalIOError
+from aiorecover.errors import WalIOError
 from aiorecover.kafka.broker_task import BrokerTask
-from aiorecover.kafka.client import Client, ConnectError
+from aiorecover.kafka.client import Client
 from aiorecover.kafka.compression import compressed_payload
+from aiorecover.kafka.connection import PAUSE_S, Connection
 from aiorecover.kafka.lanes import DeliveryLane, Event
 from aiorecover.kafka.lanes import State as Lanes
 from aiorecover.kafka.log_throttle import LogThrottle
@@ -20,6 +21,7 @@ from aiorecover.kafka.recovery_check import RecoveryCheck
 from aiorecover.kafka.rewrite import Rewriter
 from aiorecover.kafka.router import Partitioner, Router, Topic
 from aiorecover.kafka.transactions import TransactionTask
+from aiorecover.kafka.waiters import Waiters
 from aiorecover.ring.format import State as Stored
 from aiorecover.ring.loading import IDENTITY_MS, read_ahead, take_ahead
 from aiorecover.ring.ring import Ring
@@ -28,8 +30,6 @@ from aiorecover.ring.writer import Writer
 
 LINGER_LANES = 20  # a broker task waits the linger once for so many lanes, or it would wake for each of them
 LINGER_MAX_S = 0.25
-METADATA_PAUSE_S = 0.05  # between two looks for leaders that are not known, doubled up to the next
-METADATA_PAUSE_MAX_S = 1.0  # so delivery goes on within a second
 STALL_S = 5.0  # before a lane is tried again whose rights or topic somebody has to mend
 SEQUENCES = 1 << 31  # Kafka's sequences wrap there (R13)
 EPOCHS = 32_000  # producer epochs of a lane: below the 15 bits of Kafka's; then the next Kafka producer id
@@ -73,9 +73,6 @@ class Delivery:
     """Bring what is in the lanes to Kafka.
 
     Attributes:
-        connected: a Kafka producer id is there, and the cluster is the right one.
-        producer: Kafka producer id and epoch of this start.
-        cause: why Kafka is not reached, or nothing is sent; None: it is.
         delivered, dead_lettered, requests, errors: counts since the start; the first two are records.
 
     """
@@ -94,19 +91,14 @@ class Delivery:
         self.router = Router(self, options.partitioner)
         self.rewriter = Rewriter(self)
         self.checker = RecoveryCheck(self)
-        self.connected = False
-        self.producer = (-1, -1)
-        self.cause: str | None = "not connected yet"
+        self.connection = Connection(self)
+        self.waiters = Waiters(self)
         self.failure: BaseException | None = None
         self.delivered = self.dead_lettered = self.requests = self.errors = 0
         self.hurried = 0  # callers that wait for all to be delivered: nothing lingers
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._wanted = asyncio.Event()
         self._unflushed: set[DeliveryLane] = set()
         self._gated: set[DeliveryLane] = set()
-        self._stopped = False
-        self._watching: set[asyncio.Future[None]] = set()
-        self._waiters: list[tuple[tuple[int, int], asyncio.Future[None]]] = []
 
     def now(self) -> float:
         """The loop's time, in seconds."""
@@ -128,7 +120,7 @@ class Delivery:
         """Send nothing more: a fault of ours, of the disk, or another owner of the directory."""
         if self.failure is None and error is not None:
             self.failure = error
-            self.cause = f"delivery has stopped: {error}"
+            self.connection.cause = f"delivery has stopped: {error}"
             _log.critical(
                 "delivery_stopped records stay in the ring until the next start error=%r", error, exc_info=error
             )
@@ -136,6 +128,7 @@ class Delivery:
                 self.listener.stopped(error)
             for task in self._tasks:
                 task.cancel()
+            self.waiters.stop()
 
     def adopted(self) -> None:
         """What earlier lives left is in the lanes now: begin to send."""
@@ -144,7 +137,7 @@ class Delivery:
         for topic in self.router.topics.values():
             if topic.count and topic.gate is not None:
                 self.rewriter.assign(topic)
-        self.check_waiters()
+        self.waiters.check()
 
     def new_task(self, node: int, *, apart: bool) -> BrokerTask:
         """Return the task that sends the batches of a broker; in transactions, those of all."""
@@ -155,129 +148,13 @@ class Delivery:
     def start(self) -> None:
         """Begin; in the loop, once what earlier lives left is in the lanes, or before."""
         self.ring.on_ready = self.router.ready
-        self.spawn(self._watch(), "aiorecover-metadata")
+        self.spawn(self.connection.watch(), "aiorecover-metadata")
 
     async def stop(self) -> None:
         """End every task and close every connection."""
-        self._stopped = True
         await cancel_all(self._tasks)
-        for waiter in list(self._watching):
-            if not waiter.done():
-                waiter.set_exception(
-                    ClosedError("the producer is stopped: the record is delivered after the next start")
-                )
+        self.waiters.stop()
         await self.client.close()
-
-    # -- the connection ------------------------------------------------------------------------------------------------
-
-    def want_metadata(self) -> None:
-        """Some lane or topic needs to know more."""
-        self._wanted.set()
-
-    async def _watch(self) -> None:
-        """Keep the connection and the metadata."""
-        pause = METADATA_PAUSE_S
-        while True:
-            try:
-                if not self.connected:
-                    await self._connect()
-                settled = await self._refresh()
-            except ConnectError as error:
-                self._unreached(str(error))
-                settled = False
-            except WalDestinationError as error:
-                self._unreached(str(error))
-                pause = METADATA_PAUSE_MAX_S
-                settled = False
-            if settled:
-                pause = METADATA_PAUSE_S
-                self._wanted.clear()
-                await self._wait_for_need()
-            else:
-                await asyncio.sleep(max(pause * random.uniform(0.75, 1.25), self.client.pause))
-                pause = min(2 * pause, METADATA_PAUSE_MAX_S)
-
-    async def _wait_for_need(self) -> None:
-        if self.client.stale and self.router.wanted_topics(self.now(), 0.0):
-            await asyncio.sleep(METADATA_PAUSE_S)
-            return
-        try:
-            async with asyncio.timeout(self.options.metadata_max_age_s):
-                await self._wanted.wait()
-        except TimeoutError:
-            return
-
-    def _unreached(self, cause: str) -> None:
-        self.cause = cause
-        self.throttle.warn("kafka_unreachable", "kafka", "%s", cause)
-
-    async def _connect(self) -> None:
-        await self.client.bootstrap()
-        await self._check_cluster()
-        self.producer = await self.client.new_producer()
-        self.connected = True
-        self._reached()
-        self.router.replace_all()
-
-    def _reached(self) -> None:
-        self.cause = None
-        self.throttle.over("kafka_unreachable", "kafka", "kafka is reached again")
-
-    async def _check_cluster(self) -> None:
-        """Compare the cluster with the one that the records belong to; remember the first one.
-
-        Raises:
-            WalDestinationError: it is another one: nothing is sent.
-
-        """
-        found, checkpoint = self.client.metadata.cluster_id, self.ring.checkpoint
-        if found is None or checkpoint is None:
-            return
-        if self.options.cluster_id is not None:
-            if found != self.options.cluster_id:
-                raise WalDestinationError(
-                    "kafka is not the cluster that the option cluster_id names, nothing is sent: mend one of the two "
-                    f"found={found!r} cluster_id={self.options.cluster_id!r}"
-                )
-        else:
-            self.ring.directory.check_destination(checkpoint.name, None, found)
-        if checkpoint.cluster_id != found:
-            await asyncio.to_thread(self.ring.remember_cluster, found)
-
-    async def _refresh(self) -> bool:
-        """Ask for the topics that need it; whether nothing is missing then."""
-        router, now = self.router, self.now()
-        waiting = router.wanted_topics(now, 0.0)
-        recent = [name for name in router.wanted_topics(now, self.options.metadata_max_age_s) if name not in waiting]
-        if not waiting and not recent:
-            return True
-        for names, create in ((waiting, True), (recent, False)):
-            if names:
-                await self.client.refresh(names, create=create)
-                await self._check_cluster()
-                for name in names:
-                    self._learn(name)
-        self._reached()
-        router.settle_homeless()
-        return not router.homeless and not any(
-            topic.unassigned is not None and not topic.count and not topic.unassigned.stored.idle
-            for topic in router.topics.values()
-        )
-
-    def _learn(self, name: str) -> None:
-        topic, found = self.router.topics[name], self.client.metadata.topics.get(name)
-        if found is None or (found.code and not found.leaders):
-            topic.error = _topic_error(name, found.code if found is not None else 3)
-            if topic.busy:
-                self.throttle.warn("topic_unavailable", name, "%s", topic.error)
-            return
-        self.throttle.over("topic_unavailable", name, "the topic is there now topic=%s", name)
-        if self.router.learn(name, len(found.leaders), found.leaders) or topic.gate is not None:
-            self.rewriter.assign(topic)
-        for lane in topic.lanes.values():
-            if lane.stored.partition not in found.leaders and not lane.stored.idle:
-                lane.error = f"the topic has no such partition lane={lane.stored} partitions={topic.count}"
-                self.throttle.warn("partition_missing", lane.stored, "%s", lane.error)
 
     # -- what can go ---------------------------------------------------------------------------------------------------
 
@@ -302,7 +179,7 @@ class Delivery:
             take_ahead(self.ring, stored, ahead)
             if lane.state is Lanes.SEALED and lane.contents() is not Event.NEXT_SEALED:
                 self.router.go_on(lane)
-                self.check_waiters()
+                self.waiters.check()
 
     def hold_for_gate(self, lane: DeliveryLane) -> None:
         """Wait until the topic's older records have their partitions (R9)."""
@@ -390,8 +267,8 @@ class Delivery:
 
     def _prepare(self, lane: DeliveryLane, batch: Batch) -> list[Any]:
         if batch.identity is None:
-            if lane.producer is None or lane.producer[0] != self.producer[0]:
-                lane.producer, lane.sequence = self.producer, 0
+            if lane.producer is None or lane.producer[0] != self.connection.producer[0]:
+                lane.producer, lane.sequence = self.connection.producer, 0
             batch.store_identity((*lane.producer, lane.sequence), self.ring.files.boot_ms(), self.ring.epoch)
         if self.options.compression is None:
             return payload(batch)
@@ -431,7 +308,7 @@ class Delivery:
             lane.trouble = False
             self.router.displace(lane)
         self.router.go_on(lane)
-        self.check_waiters()
+        self.waiters.check()
 
     def settle_found(self, lane: DeliveryLane, batch: Batch) -> None:
         """Settle a batch that was found in Kafka; the lane is held, and goes on later."""
@@ -460,7 +337,7 @@ class Delivery:
         self.router.displace(lane)
         if outcome.action is Action.MOVED:
             self.router.homeless[lane] = None
-            self.want_metadata()
+            self.connection.want_metadata()
         else:
             self.router.place(lane)
 
@@ -483,8 +360,7 @@ class Delivery:
             lane.producer, lane.sequence = (lane.producer[0], lane.producer[1] + 1), 0
         else:
             lane.producer = None
-            self.connected = False
-            self.want_metadata()
+            self.connection.lost_producer()
         lane.error = outcome.reason
         self.throttle.warn("identity_lost", lane.stored, "%s: it gets another one lane=%s", outcome.reason, lane.stored)
         if doubt and self.options.check:
@@ -497,63 +373,14 @@ class Delivery:
         """A broker wants no more for a while: a quota."""
         self.throttle.warn("kafka_throttles", node, "a quota is used up: delivery slows down node=%d ms=%d", node, ms)
 
-    # -- what callers wait for -----------------------------------------------------------------------------------------
-
-    def seal_all(self) -> None:
-        """Seal every open batch that has records."""
-        for lane in list(self.router.lanes.values()):
-            cursor = lane.stored.published
-            if cursor.index:
-                cursor.seal()
-                if lane.task is not None:
-                    lane.task.wake.set()
-
-    async def drained(self) -> None:
-        """Wait until what was published so far is done.
-
-        Raises:
-            DeliveryError: delivery has stopped.
-
-        """
-        if self.failure is not None:
-            raise DeliveryError(str(self.cause))
-        upto = self.ring.epoch, self.ring.next_sequence()
-        if not self._before(upto):
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append((upto, waiter))
-        self.hurried += 1
-        try:
-            self.seal_all()
-            await waiter
-        finally:
-            self.hurried -= 1
-            self._waiters = [one for one in self._waiters if one[1] is not waiter]
-
-    async def wait_for(self, batch: Batch) -> None:
-        """Wait until a batch is done, or delivery ends."""
-        if self._stopped:
-            raise ClosedError("the producer is stopped: the record is delivered after the next start")
-        waiter = asyncio.get_running_loop().create_future()
-        if batch.waiters is None:
-            batch.waiters = []
-        batch.waiters.append(waiter)
-        self._watching.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._watching.discard(waiter)
-            if batch.waiters and waiter in batch.waiters:
-                batch.waiters.remove(waiter)
-
     async def partitions_of(self, name: str) -> set[int]:
         """Return a topic's partitions, as soon as Kafka says them."""
         topic = self.router.topic(name)
         while not topic.leaders:
             topic.used_at = self.now()
             self.client.stale = True
-            self.want_metadata()
-            await asyncio.sleep(METADATA_PAUSE_S)
+            self.connection.want_metadata()
+            await asyncio.sleep(PAUSE_S)
         return set(topic.leaders)
 
     def expire_before(self, moment: float) -> None:
@@ -569,19 +396,10 @@ class Delivery:
             self._hold(lane)
             self.spawn(self.rewriter.expire(lane, batch), "aiorecover-expire")
 
-    def check_waiters(self) -> None:
-        """Wake who waits for what is done now."""
-        for upto, waiter in self._waiters:
-            if not waiter.done() and not self._before(upto):
-                waiter.set_result(None)
-
-    def _before(self, upto: tuple[int, int]) -> bool:
-        return self.ring.recovering or any(_oldest(lane) < upto for lane in self.router.lanes.values())
-
     def troubles(self) -> Iterable[str]:
         """Say what holds records up, the worst first."""
-        if self.cause is not None:
-            yield self.cause
+        if self.connection.cause is not None:
+            yield self.connection.cause
         for topic in self.router.topics.values():
             if topic.error is not None and topic.busy:
                 yield topic.error
@@ -597,26 +415,3 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
-
-
-def _oldest(lane: DeliveryLane) -> tuple[int, int]:
-    stored = lane.stored
-    if stored.queue:
-        return stored.queue[0].order
-    if stored.later:
-        return (stored.later[0].ordinal >> 32, 0)
-    batch = stored.published.batch
-    return batch.order if batch is not None and stored.published.index else (1 << 62, 0)
-
-
-def _topic_error(name: str, code: int) -> str:
-    reasons = {
-        3: "the topic is not there: make it, or let the cluster make topics by itself",
-        5: "the topic is being made",
-        17: "kafka refuses the topic: internal, or its name collides with another one ('.' is '_')",
-        29: "not authorized: grant Describe and Write on the topic",
-    }
-    return f"{reasons.get(code, f'kafka answers with error code {code}')} topic={name}"
-
-
-__all__ = ["Delivery", "DeliveryOptions", "Listener", "WalError"]

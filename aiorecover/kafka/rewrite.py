@@ -114,7 +114,7 @@ class Rewriter:
         lane.doubt = False
         lane.error = None
         self.delivery.router.go_on(lane)
-        self.delivery.check_waiters()
+        self.delivery.waiters.check()
 
     async def expire(self, lane: DeliveryLane, batch: Batch) -> None:
         """Bury all records of a batch that could not be delivered in time; the lane is held."""
@@ -128,7 +128,7 @@ class Rewriter:
             _log.error("dead_letter not delivered in time lane=%s records=%d", lane.stored, count)
         lane.doubt = False
         self.delivery.router.go_on(lane)
-        self.delivery.check_waiters()
+        self.delivery.waiters.check()
 
     async def leave_out(self, batch: Batch, ids: set[str]) -> None:
         """Rewrite a batch of dead letters without those of these record ids."""

@@ -132,7 +132,7 @@ class Router:
             keys = self.delivery.writer.lanes.setdefault(name, {})
             topic = self.topics[name] = Topic(name, keys, self.delivery.now())
             topic.count = self.ring.topics.get(name, 0)
-            self.delivery.want_metadata()
+            self.delivery.connection.want_metadata()
         return topic
 
     def lane(self, topic: Topic, partition: int) -> DeliveryLane:
@@ -188,7 +188,7 @@ class Router:
         if sealed:
             self.rotate(lane)
         if stored.partition == UNASSIGNED:
-            self.delivery.want_metadata()
+            self.delivery.connection.want_metadata()
             return
         before = lane.state
         full = sealed or bool(stored.queue or stored.later)
@@ -207,9 +207,9 @@ class Router:
             return
         topic = lane.topic
         node = topic.leaders.get(lane.stored.partition, -1)
-        if node < 0 or not self.delivery.connected:
+        if node < 0 or not self.delivery.connection.connected:
             self.homeless[lane] = None
-            self.delivery.want_metadata()
+            self.delivery.connection.want_metadata()
             return
         self.homeless.pop(lane, None)
         key = (-1, False) if self.delivery.options.transactional_id else (node, lane.trouble)
@@ -232,7 +232,7 @@ class Router:
         """A lane's oldest batch is done: go on with what is left."""
         if lane.stored.partition == UNASSIGNED:
             lane.step(Event.EMPTY)
-            self.delivery.want_metadata()
+            self.delivery.connection.want_metadata()
             return
         lane.step(lane.contents())
         if lane.state is State.IDLE:

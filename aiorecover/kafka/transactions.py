@@ -183,7 +183,7 @@ class TransactionTask(BrokerTask):
                 if self.delivery.now() > until:
                     raise AbortedError(f"not all partitions got through in time: {lane.error} lane={lane.stored}")
                 self.delivery.client.stale = True
-                self.delivery.want_metadata()
+                self.delivery.connection.want_metadata()
                 await asyncio.sleep(self.delivery.options.backoff_s)
         return [offsets[lane] for lane in lanes]
 

@@ -1,7 +1,7 @@
 """`python -m tests.prove cycles --seed S --count N [--brokers 1|3] [--harm] [--guarantee G]`: the second core, killed.
 
-Rounds of 25 cycles, each with a directory and a topic of its own; round r has the seed S + r - 1. Exit status: 0 proved,
-1 something is missing, came twice or out of order, or next to nothing was published.
+Rounds of 25 cycles, each with a directory and a topic of its own; round r has the seed S + r - 1. Exit status: 0
+proved, 1 something is missing, came twice or out of order, or next to nothing was published.
 """
 
 import argparse

@@ -1,0 +1,159 @@
+"""The connection to Kafka and what it says of itself: reached or not, which cluster, who leads which partition."""
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+from aiorecover.errors import WalDestinationError
+from aiorecover.kafka.client import ConnectError
+
+if TYPE_CHECKING:
+    from aiorecover.kafka.delivery import Delivery
+
+PAUSE_S = 0.05  # between two looks for leaders that are not known, doubled up to the next
+PAUSE_MAX_S = 1.0  # so delivery goes on within a second
+
+
+class Connection:
+    """Keep the connection and the metadata.
+
+    Attributes:
+        connected: a Kafka producer id is there, and the cluster is the right one.
+        producer: Kafka producer id and epoch of this start.
+        cause: why Kafka is not reached, or nothing is sent; None: it is.
+
+    """
+
+    def __init__(self, delivery: "Delivery") -> None:
+        self.delivery = delivery
+        self.connected = False
+        self.producer = (-1, -1)
+        self.cause: str | None = "not connected yet"
+        self._wanted = asyncio.Event()
+
+    def lost_producer(self) -> None:
+        """Take another Kafka producer id: the one of this start is not valid any more."""
+        self.connected = False
+        self._wanted.set()
+
+    def want_metadata(self) -> None:
+        """Some lane or topic needs to know more."""
+        self._wanted.set()
+
+    async def watch(self) -> None:
+        """Keep the connection and the metadata."""
+        pause = PAUSE_S
+        while True:
+            try:
+                if not self.connected:
+                    await self._connect()
+                settled = await self._refresh()
+            except ConnectError as error:
+                self._unreached(str(error))
+                settled = False
+            except WalDestinationError as error:
+                self._unreached(str(error))
+                pause = PAUSE_MAX_S
+                settled = False
+            if settled:
+                pause = PAUSE_S
+                self._wanted.clear()
+                await self._wait_for_need()
+            else:
+                await asyncio.sleep(max(pause * random.uniform(0.75, 1.25), self.delivery.client.pause))
+                pause = min(2 * pause, PAUSE_MAX_S)
+
+    async def _wait_for_need(self) -> None:
+        if self.delivery.client.stale and self.delivery.router.wanted_topics(self.delivery.now(), 0.0):
+            await asyncio.sleep(PAUSE_S)
+            return
+        try:
+            async with asyncio.timeout(self.delivery.options.metadata_max_age_s):
+                await self._wanted.wait()
+        except TimeoutError:
+            return
+
+    def _unreached(self, cause: str) -> None:
+        self.cause = cause
+        self.delivery.throttle.warn("kafka_unreachable", "kafka", "%s", cause)
+
+    async def _connect(self) -> None:
+        await self.delivery.client.bootstrap()
+        await self._check_cluster()
+        self.producer = await self.delivery.client.new_producer()
+        self.connected = True
+        self._reached()
+        self.delivery.router.replace_all()
+
+    def _reached(self) -> None:
+        self.cause = None
+        self.delivery.throttle.over("kafka_unreachable", "kafka", "kafka is reached again")
+
+    async def _check_cluster(self) -> None:
+        """Compare the cluster with the one that the records belong to; remember the first one.
+
+        Raises:
+            WalDestinationError: it is another one: nothing is sent.
+
+        """
+        found, checkpoint = self.delivery.client.metadata.cluster_id, self.delivery.ring.checkpoint
+        if found is None or checkpoint is None:
+            return
+        if self.delivery.options.cluster_id is not None:
+            if found != self.delivery.options.cluster_id:
+                raise WalDestinationError(
+                    "kafka is not the cluster that the option cluster_id names, nothing is sent: mend one of the two "
+                    f"found={found!r} cluster_id={self.delivery.options.cluster_id!r}"
+                )
+        else:
+            self.delivery.ring.directory.check_destination(checkpoint.name, None, found)
+        if checkpoint.cluster_id != found:
+            await asyncio.to_thread(self.delivery.ring.remember_cluster, found)
+
+    async def _refresh(self) -> bool:
+        """Ask for the topics that need it; whether nothing is missing then."""
+        delivery = self.delivery
+        router, now = delivery.router, delivery.now()
+        waiting = router.wanted_topics(now, 0.0)
+        recent = [
+            name for name in router.wanted_topics(now, self.delivery.options.metadata_max_age_s) if name not in waiting
+        ]
+        if not waiting and not recent:
+            return True
+        for names, create in ((waiting, True), (recent, False)):
+            if names:
+                await self.delivery.client.refresh(names, create=create)
+                await self._check_cluster()
+                for name in names:
+                    self._learn(name)
+        self._reached()
+        router.settle_homeless()
+        return not router.homeless and not any(
+            topic.unassigned is not None and not topic.count and not topic.unassigned.stored.idle
+            for topic in router.topics.values()
+        )
+
+    def _learn(self, name: str) -> None:
+        topic, found = self.delivery.router.topics[name], self.delivery.client.metadata.topics.get(name)
+        if found is None or (found.code and not found.leaders):
+            topic.error = _topic_error(name, found.code if found is not None else 3)
+            if topic.busy:
+                self.delivery.throttle.warn("topic_unavailable", name, "%s", topic.error)
+            return
+        self.delivery.throttle.over("topic_unavailable", name, "the topic is there now topic=%s", name)
+        if self.delivery.router.learn(name, len(found.leaders), found.leaders) or topic.gate is not None:
+            self.delivery.rewriter.assign(topic)
+        for lane in topic.lanes.values():
+            if lane.stored.partition not in found.leaders and not lane.stored.idle:
+                lane.error = f"the topic has no such partition lane={lane.stored} partitions={topic.count}"
+                self.delivery.throttle.warn("partition_missing", lane.stored, "%s", lane.error)
+
+
+def _topic_error(name: str, code: int) -> str:
+    reasons = {
+        3: "the topic is not there: make it, or let the cluster make topics by itself",
+        5: "the topic is being made",
+        17: "kafka refuses the topic: internal, or its name collides with another one ('.' is '_')",
+        29: "not authorized: grant Describe and Write on the topic",
+    }
+    return f"{reasons.get(code, f'kafka answers with error code {code}')} topic={name}"
