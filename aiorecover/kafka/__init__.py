@@ -5,7 +5,9 @@
     `broker_task`     one task a broker: gather, one request in flight, what each answer means
     `produce`, `compression`     the bytes of a request
     `outcomes`        what each error code means: one table
-    `delivery`        what an outcome leads to; the connection, metadata, what callers wait for
+    `delivery`        what can go, and what each outcome leads to
+    `connection`      reached or not, which cluster, who leads which partition
+    `waiters`         callers that wait for all, or for one batch
     `rewrite`         a batch's records laid out anew as other batches
     `recovery_check`  looking in Kafka for what may have been sent before
     `transactions`    exactly once
