@@ -225,6 +225,7 @@ class Delivery:
     async def _check(self, lane: DeliveryLane) -> None:
         await self.checker.look(lane)
         self.router.go_on(lane)
+        self.waiters.check()
 
     def _hold(self, lane: DeliveryLane) -> None:
         self.router.displace(lane)
