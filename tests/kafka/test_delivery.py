@@ -38,7 +38,7 @@ class Published:
         return judge(self.accepted, await read_topic(cluster.bootstrap_servers, topic, isolation_level=isolation_level))
 
 
-def _perfect(verdict: Verdict) -> None:
+def perfect(verdict: Verdict) -> None:
     assert verdict.ok, verdict
     assert verdict.repeated == 0, verdict
 
@@ -65,7 +65,7 @@ async def test_every_record_arrives_once_in_order(
         assert (found.accepted, found.delivered, found.pending) == (5000, 5000, 0)
         report = await published.receipts[-1].delivered(1000)
         assert report.record_id == published.receipts[-1].record_id
-    _perfect(await published.judged(kafka, name, "read_committed"))
+    perfect(await published.judged(kafka, name, "read_committed"))
 
 
 async def test_a_topic_never_seen_and_no_broker_at_the_start(
@@ -82,7 +82,7 @@ async def test_a_topic_never_seen_and_no_broker_at_the_start(
         await producer.flush(WITHIN_MS)
         found = producer.statistics()
         assert (found.accepted, found.recovered, found.delivered, found.pending) == (3000, 3000, 6000, 0)
-    _perfect(await published.judged(kafka, name))
+    perfect(await published.judged(kafka, name))
 
 
 async def test_all_brokers_die_under_load_and_come_back(kafka: Cluster, topic: TopicFactory, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ async def test_all_brokers_die_under_load_and_come_back(kafka: Cluster, topic: T
         await asyncio.to_thread(kafka.wait_ready)
         await published.publish(producer, name, 2000)
         await producer.flush(WITHIN_MS)
-    _perfect(await published.judged(kafka, name))
+    perfect(await published.judged(kafka, name))
 
 
 async def test_a_record_that_is_too_large_is_a_dead_letter_and_the_others_arrive_in_order(
@@ -127,7 +127,7 @@ async def test_a_record_that_is_too_large_is_a_dead_letter_and_the_others_arrive
             refused[0].record_id,
             refused[2].record_id,
         ]
-    _perfect(await published.judged(kafka, name))
+    perfect(await published.judged(kafka, name))
 
 
 async def test_a_lane_that_is_refused_halts_where_the_caller_wants_that_and_no_other_does(
@@ -144,7 +144,7 @@ async def test_a_lane_that_is_refused_halts_where_the_caller_wants_that_and_no_o
             await producer.flush(500)
         assert producer.state == "halted"
         assert producer.statistics().lanes_halted == 1
-    _perfect(await published.judged(kafka, name))
+    perfect(await published.judged(kafka, name))
 
 
 async def test_records_that_are_too_old_become_dead_letters(tmp_path: Path) -> None:
