@@ -51,6 +51,7 @@ class Runtime:
         self.find: Callable[..., Any] = self.delivery.router.find
         self.adopted = asyncio.Event()  # what earlier lives left is in the lanes
         self._segments = segments
+        self._recovering: asyncio.Future[Any] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -99,7 +100,8 @@ class Runtime:
             self.delivery.stop_delivering(task.exception())
 
     async def _recover(self) -> None:
-        recovered = await asyncio.to_thread(recover, self.ring, self._segments)
+        self._recovering = asyncio.ensure_future(asyncio.to_thread(recover, self.ring, self._segments))
+        recovered = await asyncio.shield(self._recovering)
         self._segments = []
         adopt(self.ring, recovered)
         self.recovered = recovered.records + self.ring.damaged - self.dead_letters()
@@ -129,6 +131,7 @@ class Runtime:
                 await self.delivery.waiters.drained()
         except (TimeoutError, Exception) as error:  # noqa: BLE001 - what is left is delivered after the next start
             log.debug("stop: not everything was delivered error=%r", error)
+        self.ring.closing = True
         await cancel_all(self._tasks)
         await self.delivery.stop()
         for lane in list(self.ring.lanes.values()):
@@ -139,7 +142,12 @@ class Runtime:
                 await self.keeper.stop()
         except (TimeoutError, WalError) as error:
             log.warning("stop_unflushed the last flush was not waited for error=%r", error)
-        await asyncio.to_thread(self.ring.close)
+        if self._recovering is not None:
+            await asyncio.wait({self._recovering}, timeout=CLOSE_S)
+        if self.keeper.ended and (self._recovering is None or self._recovering.done()):
+            await asyncio.to_thread(self.ring.close)
+        else:  # a thread hangs in a call to the disk: the file must stay what it is, and its lock ours
+            log.warning("stop_unclosed the disk does not answer: the directory is let go when the process ends")
         return left
 
     async def drained(self, limit_s: float | None) -> None:
@@ -199,7 +207,7 @@ class Runtime:
             lanes=len(lanes),
             lanes_in_trouble=sum(1 for lane in lanes if lane.error is not None),
             lanes_halted=sum(1 for lane in lanes if lane.state is State.HALTED),
-            cluster_id=None if ring.checkpoint is None else ring.checkpoint.cluster_id,
+            cluster_id=ring.checkpoint.cluster_id,
         )
 
     def _oldest_age(self) -> float | None:

@@ -97,7 +97,7 @@ class Connection:
 
         """
         found, checkpoint = self.delivery.client.metadata.cluster_id, self.delivery.ring.checkpoint
-        if found is None or checkpoint is None:
+        if found is None:
             return
         if self.delivery.options.cluster_id is not None:
             if found != self.delivery.options.cluster_id:

@@ -54,8 +54,8 @@ is damaged the other one tells.
 Rules
 =====
 R1  *Opening.* Epoch = 1 + the highest in the checkpoint and the heads of segments; the checkpoint with it is durable
-    before anything is stored in the ring. Records are accepted once the heads are read; the rest is read in a thread,
-    into which delivery waits.
+    before anything is stored in a segment. Records are accepted once the heads are read; the rest is read in a
+    thread, and delivery waits for it.
 R2  *Trust.* Of a segment of this boot the commit word counts; of another boot's, the newest sync point that holds.
     The identity of a SENT batch counts in the same boot, with the same file (device and inode), for 12 h. SETTLED
     counts.
@@ -64,18 +64,18 @@ R3  *Prefix.* A SETTLED batch settles all before it in its lane; not in ``dead``
 R4  *Stores of the opening.* In the same boot fdatasync comes first, then VOID, the implied SETTLED, SEALED; sync
     points at the ends with the first flush. All can be repeated.
 R5  *Publish.* Bytes and notes, then the commit word; only into segments taken in this life.
-R6  *Flush.* One at a time, in the keeper's thread. A sync point for every batch that was touched since the last one,
-    done ones too; only the older point is overwritten, and only after the fdatasync that covers the newer one
-    succeeded. The dirty word (Unix seconds at which the last flush that succeeded began) is stored before and cleared
-    after; found set in the same boot, heads, and what lies behind the older points of the batches in question, are
-    stored again. A failed fdatasync poisons: nothing more is accepted, flushed or reused. Under ``fsync="never"``
-    only reuse, cooling and rewriting flush, once a second at most.
+R6  *Flush.* One at a time, in the keeper's thread, but for the opening's (R4). A sync point for every batch that was
+    touched since the last one, done ones too; only the older point is overwritten, and only after the fdatasync that
+    covers the newer one succeeded. The dirty word is stored before and cleared after: Unix seconds before which every
+    batch that was opened has a durable point. Found set in the same boot, heads, and what lies after the older points
+    of the batches in question, are stored again. A failed fdatasync poisons: nothing more is accepted, flushed or
+    reused. Under ``fsync="never"`` reuse and cooling flush, once a second at most, and rewriting does at once.
 R8  *Rewrite* (the ring's part). A child names its parent. It is void only where the parent is there, readable, and
     not REPLACED; it becomes VOID then, since SETTLED would be evidence.
 R9  *Order.* A lane's order is (epoch, first sequence): that of its batches, rewritten ones too.
 R10 *Reuse.* A segment is free once all its batches are done and a flush that began later has succeeded; it gets a new
     ordinal and a new salt. Rewriting goes beyond ``wal_max_bytes`` by the segments that it writes to.
-R14 *Damage.* A batch of an earlier life is checked when it is read: its newest sync point, the records behind it. One
+R14 *Damage.* A batch of an earlier life is checked when it is read: its newest sync point, the records after it. One
     that fails is named, kept in ``damaged/``, counted and VOID. Behind it the segment is searched for its salt.
 R15 *Counts.* accepted + recovered = delivered + dead letters + damaged + pending.
 R16 *Sources.* The checkpoint holds of each source the newest position that a completed flush covers, and is durable
@@ -85,12 +85,12 @@ R7  and R11 to R13 are delivery's, and stand in the package docstring of `aiorec
 
 Bounds
 ======
-Objects exist for the first 8 batches of a lane and its open one; behind them a lane keeps its segments. A batch has
-16,384 records at the most, a record 63 MiB. A lane writes to a small segment, and to large ones where it fills a
-small one within 0.1 s or has four unfinished. A lane that is idle for a second gives its segment back. Free segments
-keep their disk space for 3 s, then all of it is given back where the ring is at rest, what is above 8 MiB else. A
-cold segment has no page in memory; it is cold once a flush has covered it and the lane is 8 batches behind.
-``damaged/`` takes 256 files of a MiB.
+Objects exist for the first 8 batches of a lane, its open one, and those that a flush has yet to cover; of the others
+a lane keeps its segments. A batch has 16,384 records at the most, a record 63 MiB. A lane writes to a small segment,
+and to large ones where it fills a small one within 0.1 s or has four unfinished of this life. A lane that is idle for
+a second gives its segment back. Free segments keep their disk space for 3 s; then 128 of each size give it back each
+second, all of it where the ring is at rest, what is above 8 MiB else. A cold segment has no page in memory; it is
+cold once a flush has covered it and the lane is 8 batches behind. ``damaged/`` takes 256 files of a MiB.
 
 Refused, with one error that says what to do
 ============================================

@@ -29,7 +29,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The durable state of a directory.
 
     Attributes:
-        producer_id: 16 hex digits, made once for a directory: the first part of its record ids.
+        producer_id: 13 characters of a-z and 2-7, made once for a directory: the first part of its record ids.
         epoch: of the opening that wrote this; 1 for the first one.
         boot_id: of the machine when this was written; empty where the system does not say.
         first_epoch_of_boot: the first epoch of the openings in that boot.

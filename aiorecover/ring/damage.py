@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aiorecover.ring.segments import Segment
 
 FOLDER = "damaged"
-KEPT_FILES = 256  # of a megabyte at most: whoever has more of them has a disk to replace
+KEPT_FILES = 256  # of a megabyte at the most: more of them mean a broken disk
 KEPT_BYTES = 1 << 20
 
 _SALT = struct.Struct("<Q")
@@ -26,7 +26,7 @@ _log = logging.getLogger("aiorecover")
 def keep_aside(ring: "Ring", segment: "Segment", found: Found) -> int:
     """Copy a damaged batch to ``damaged/`` and name it; blocks. Return how many records are lost, as far as known.
 
-    Of a batch whose older sync point holds, only the records behind that are lost. It is named once: as long as the
+    Of a batch whose older sync point holds, only the records after that are lost. It is named once: as long as the
     copy is there.
     """
     head = found.head
@@ -35,7 +35,7 @@ def keep_aside(ring: "Ring", segment: "Segment", found: Found) -> int:
     if found.verdict is Verdict.WAITS:
         end, lost = max(point.end for point in head.points), found.lost
     name = f"{segment.ordinal:016x}-{found.at}"
-    if ring.files.status(ring.directory.path / FOLDER / name) is not None:
+    if _is_kept(ring, name):
         return 0
     path = _keep(ring, name, bytes(segment.read(found.at, min(end, segment.size))))
     last = head.first + head.span if head.span else "unknown"
@@ -74,7 +74,10 @@ def keep_segment_aside(ring: "Ring", place: int, size: int, data: bytes) -> None
         if found.verdict is Verdict.WAITS
     ]
     for found in whole:
-        path = _keep(ring, f"segment-{place:x}-{found.at}", read(found.at, found.end))
+        name = f"segment-{place:x}-{found.head.salt:016x}-{found.at}"
+        if _is_kept(ring, name):
+            continue
+        path = _keep(ring, name, read(found.at, found.end))
         try:
             last: object = "/".join(map(str, id_of(read(found.at, found.end), found.end - found.at)))
         except DamagedRecordError:
@@ -88,6 +91,10 @@ def keep_segment_aside(ring: "Ring", place: int, size: int, data: bytes) -> None
             path,
         )
         ring.damaged += found.count
+
+
+def _is_kept(ring: "Ring", name: str) -> bool:
+    return ring.files.status(ring.directory.path / FOLDER / name) is not None
 
 
 def _keep(ring: "Ring", name: str, data: bytes) -> object:

@@ -1,7 +1,7 @@
 """Flushes (R6): sync points, then one fdatasync, one after the other, in a thread of their own.
 
-`Flusher` decides and counts, `Keeper` is its thread and its clock. Nothing else calls fdatasync on the ring once it is
-open.
+`Flusher` decides and counts, `Keeper` is its thread and its clock. Nothing else calls fdatasync on the ring, but for
+the opening (R4).
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from aiorecover.errors import WalError, WalIOError
+from aiorecover.errors import ClosedError, WalError, WalIOError
 from aiorecover.ring.format import SegmentKind, State
 from aiorecover.ring.segments import Batch, Segment
 
@@ -80,10 +80,8 @@ class Flusher:
         self.dirty = still
         job.parked, ring.parked = ring.parked, []
         job.sources = dict(ring.sources)
-        if not ring.recovering:  # until then nothing covers what earlier lives noted, and positions go on from there
-            job.save = ring.checkpoint_due or any(segment.sources for segment in job.parked)
-        if job.save:
-            ring.checkpoint_due = False  # what is noted from now on is the next one's
+        job.save = ring.checkpoint_due or any(segment.sources for segment in job.parked)
+        ring.checkpoint_due = False  # what is noted from now on is the next one's
         self.running = job
         return job
 
@@ -130,7 +128,7 @@ class Flusher:
 
 
 class Keeper:
-    """The thread that flushes, and when it does: each interval, and as soon as somebody waits."""
+    """The thread that flushes, and when it does: each interval, and as soon as a caller waits."""
 
     def __init__(self, ring: "Ring", mode: Fsync = "interval", interval_s: float = 1.0) -> None:
         self.ring, self.mode, self.interval_s = ring, mode, interval_s
@@ -158,22 +156,32 @@ class Keeper:
 
     async def stop(self) -> None:
         """Flush once more, unless the ring is poisoned, and end the thread."""
-        if self._flusher.failed is None:
-            await self.flushed()
-        self._stopping = True
-        for timer in (self._timer, self._tidy):
-            if timer is not None:
-                timer.cancel()
-        self._jobs.put(None)
+        try:
+            if self._flusher.failed is None:
+                await self.flushed()
+        finally:
+            self._stopping = True
+            for timer in (self._timer, self._tidy):
+                if timer is not None:
+                    timer.cancel()
+            self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread is gone: nothing of ours touches the file any more."""
+        return not self._thread.is_alive()
 
     async def flushed(self) -> None:
         """Wait for a flush that begins from now on.
 
         Raises:
             WalIOError: it failed, or one before it.
+            ClosedError: the keeper is stopped.
 
         """
+        if self._stopping:
+            raise ClosedError("the producer is stopped: make a new one")
         if self._flusher.failed is not None:
             raise self._flusher.failed
         waiter = self._loop.create_future()
@@ -207,7 +215,11 @@ class Keeper:
         """Run ``work`` in the keeper's thread, and ``then`` on the loop."""
 
         def both() -> None:
-            work()
+            try:
+                if not self.ring.closing:
+                    work()
+            except WalError as error:
+                _log.warning("space_kept the disk space of free segments could not be given back error=%s", error)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(then)
 
@@ -241,11 +253,11 @@ class Keeper:
         error: BaseException | None = None
         try:
             self._flusher.run(job)
-        except BaseException as caught:  # noqa: BLE001 - whatever it is, the waiters hear of it and the ring stops
+        except BaseException as caught:  # noqa: BLE001 - whatever it is, the waiters get it and the ring stops
             error = caught
         try:
             self._loop.call_soon_threadsafe(self._complete, job, error)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the loop is closed: no caller waits
             return
 
     def _complete(self, job: Job, error: BaseException | None) -> None:

@@ -91,13 +91,6 @@ class SegmentKind(enum.IntEnum):
     DEAD = 3  # dead letters: a settled one says nothing of those before it
 
 
-class BatchKind(enum.IntEnum):
-    """Whose records a batch holds."""
-
-    RECORDS = 0
-    MANIFEST = 1  # the library's own, for ``audit_topic``: they count nowhere
-
-
 class SegmentHead(NamedTuple):
     """The head of a segment. ``partition`` is -1 while a topic's partitions are unknown, -2 in the lane ``dead``."""
 

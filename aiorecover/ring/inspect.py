@@ -1,7 +1,7 @@
 """Look at a directory without taking it: read-only, no lock, safe beside its owner.
 
 What is read was there at some moment of the reading: a batch that the owner delivers meanwhile may still show as
-waiting. After another boot, records count as the next opening would count them.
+waiting. After another boot, records count as their sync points say.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from aiorecover.ring import format as layout
 from aiorecover.ring.checkpoint import Checkpoint, load
 from aiorecover.ring.directory import CHECKPOINT, RING
 from aiorecover.ring.files import Files
-from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, Geometry, SegmentHead, State
+from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, Geometry, SegmentHead
 from aiorecover.ring.notes import DamagedNoteError, Note, read_notes
 from aiorecover.ring.records import DamagedRecordError, Record, decode, id_of
-from aiorecover.ring.recovery import Found, Verdict, find_batches
+from aiorecover.ring.recovery import Found, Verdict, find_batches, is_void
 
 
 @dataclass(slots=True)
@@ -84,13 +84,15 @@ def look(path: Path | str, files: Files | None = None, geometry: Geometry = Geom
     lanes: dict[tuple[str, int], LaneView] = {}
     with _open(path, files, geometry) as opened:
         view.file_size = files.size(opened.fd)
-        for place, head in _segments(opened, view):
+        segments = list(_segments(opened, view))
+        parents = _Parents(opened, segments)
+        for place, head in segments:
             lane = lanes.setdefault((head.topic, head.partition), LaneView(head.topic, head.partition))
             lane.segments += 1
             for found in _batches(opened, place, head):
                 if found.verdict is Verdict.DAMAGED:
                     view.unreadable += 1
-                elif found.verdict is Verdict.WAITS and _counts(found, opened):
+                elif found.verdict is Verdict.WAITS and parents.allow(found):
                     lane.batches += 1
                     lane.records += found.count
                     lane.size += found.end - found.at - RECORDS_AT
@@ -110,6 +112,7 @@ def waiting(path: Path | str, files: Files | None = None, geometry: Geometry = G
     with _open(path, files, geometry) as opened:
         view = DirectoryView(path, None)
         segments = sorted(_segments(opened, view), key=lambda one: one[1].ordinal)
+        parents = _Parents(opened, segments)
         lanes = sorted({(head.topic, head.partition) for _, head in segments})
         for lane in lanes:
             inside = [
@@ -117,7 +120,7 @@ def waiting(path: Path | str, files: Files | None = None, geometry: Geometry = G
                 for place, head in segments
                 if (head.topic, head.partition) == lane
                 for found in _batches(opened, place, head)
-                if found.verdict is Verdict.WAITS and _counts(found, opened)
+                if found.verdict is Verdict.WAITS and parents.allow(found)
             ]
             for _, place, head, found in sorted(inside, key=lambda one: one[0]):
                 yield from _records(opened, place, head, found)
@@ -144,22 +147,21 @@ def _records(opened: _Opened, place: int, head: SegmentHead, found: Found) -> It
         return  # the next opening names it; or the owner reused the place meanwhile
 
 
-def _counts(found: Found, opened: _Opened) -> bool:
-    """Whether a rewritten batch's parent no longer counts: until then the records are the parent's."""
-    return found.head.parent == (0, 0) or _parent_gone(opened, found.head.parent)
+class _Parents:
+    """Whether rewritten batches count: until their parent is replaced, the records are the parent's (R8)."""
 
+    def __init__(self, opened: "_Opened", segments: list[tuple[int, SegmentHead]]) -> None:
+        self._opened = opened
+        self._segments = {head.ordinal: (place, head) for place, head in segments}
+        self._found: dict[int, dict[int, Found]] = {}
 
-def _parent_gone(opened: _Opened, parent: tuple[int, int]) -> bool:
-    ordinal, at = parent
-    for place, head in _segments(opened, None):
-        if head.ordinal == ordinal:
-            return not any(
-                found.at == at
-                and found.verdict in (Verdict.WAITS, Verdict.DONE)
-                and found.head.state is not State.REPLACED
-                for found in _batches(opened, place, head)
-            )
-    return True
+    def allow(self, child: Found) -> bool:
+        ordinal, at = child.head.parent
+        segment = self._segments.get(ordinal)
+        if segment is not None and ordinal not in self._found:
+            self._found[ordinal] = {found.at: found for found in _batches(self._opened, *segment)}
+        parent = self._found.get(ordinal, {}).get(at)
+        return not is_void(child, parent, parent_reused=segment is None)
 
 
 def _batches(opened: _Opened, place: int, head: SegmentHead) -> Iterator[Found]:

@@ -1,7 +1,7 @@
 """A lane: the ordered stream of one topic-partition, as it is stored.
 
 A lane writes through cursors, one for what is published and one for what is rewritten, each into a segment of its own.
-It keeps objects for the first few of its batches only: of those that were sealed behind them it keeps the segments, and
+It keeps objects for the first few of its batches only: of those that were sealed after them it keeps the segments, and
 reads their heads when their turn comes.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 UNASSIGNED = -1  # the partition of records whose topic's partitions are unknown
 DEAD = -2  # the partition of the lane of dead letters
-LOADED = 8  # batches of a lane that have objects; those behind are read back when their turn comes
+LOADED = 8  # batches of a lane that have objects; those after them are read back when their turn comes
 QUICK_S = 0.1  # a lane that fills a small segment faster gets a large one: 640 KB/s
 UNFINISHED = 4  # as does one with so many segments
 STEP = 256 << 10  # bytes of a large segment that are reserved at a time
@@ -265,7 +265,7 @@ class Lane:
         self.rewritten = Cursor(self, SegmentKind.DEAD if partition == DEAD else SegmentKind.REWRITTEN)
         self.queue: list[Batch] = []  # sealed, sent or held batches that have objects, in order
         self.loaded = 0  # of these, the published ones
-        self.later: deque[Segment] = deque()  # published batches without objects lie here, behind those of the queue
+        self.later: deque[Segment] = deque()  # published batches without objects lie here, after those of the queue
         self.segments = 0  # that belong to the lane
         self.earlier = 0  # of these, the ones that earlier lives took
         self.touched_at = 0.0

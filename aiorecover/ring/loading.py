@@ -40,17 +40,25 @@ def read_ahead(ring: "Ring", lane: Lane) -> Ahead:
         for found in find_batches(
             read, segment.salt, upto, trusted=segment.trusted, start=start, notes=segment.unloaded_notes
         ):
-            if found.verdict is not Verdict.WAITS:
+            if found.verdict in (Verdict.DONE, Verdict.EMPTY) or not found.head.epoch:
                 continue
-            doubt = bool(ring.questioned) and in_question(found, ring.questioned)
-            if segment.earlier and segment.trusted and not intact(read, found, flush_pending=doubt):
-                found = found._replace(verdict=Verdict.DAMAGED)  # noqa: PLW2901 - the same batch, judged again
+            if segment.earlier and not _still_whole(ring, segment, found):
+                most = max(found.count, found.head.count, *(point.count for point in found.head.points))
+                found = found._replace(verdict=Verdict.DAMAGED, count=most)  # noqa: PLW2901 - the same one, judged again
                 keep_aside(ring, segment, found)
             ahead.batches.append((segment, found))
             if len(ahead.batches) + lane.loaded >= LOADED:
                 return ahead
         ahead.walked.append((segment, upto))
     return ahead
+
+
+def _still_whole(ring: "Ring", segment: Segment, found: Found) -> bool:
+    """Whether a batch of an earlier life, which the opening counted, is what was stored (R14)."""
+    if found.verdict is not Verdict.WAITS:
+        return False
+    doubt = bool(ring.questioned) and in_question(found, ring.questioned)
+    return not segment.trusted or intact(segment.read, found, flush_pending=doubt)
 
 
 def take_ahead(ring: "Ring", lane: Lane, ahead: Ahead) -> None:
@@ -62,8 +70,6 @@ def take_ahead(ring: "Ring", lane: Lane, ahead: Ahead) -> None:
             ring.damaged += found.count
             ring.finish(batch, State.VOID)
             continue
-        if segment.earlier and batch.state is State.OPEN:
-            batch.state = State.SEALED
         lane.insert(batch)
         lane.loaded += 1
     for segment, upto in ahead.walked:
@@ -82,9 +88,9 @@ def batch_from(ring: "Ring", segment: Segment, found: Found) -> Batch:
     batch.notes_from = batch.synced_notes = found.notes_from
     batch.kind, batch.parent = head.kind, head.parent
     batch.transaction, batch.accepted_at, batch.sent_at = head.transaction, head.accepted_at, head.sent_at
-    if found.covered or not segment.trusted:
+    if not segment.trusted or (found.covered and not (segment.earlier and ring.undurable)):
         batch.covered = found.end
-    if segment.trusted and head.state is not State.OPEN:
+    if found.verdict is Verdict.DAMAGED or (segment.trusted and head.state is not State.OPEN):
         batch.latest = head.latest
     else:
         batch.latest = head.base + latest_delta(segment.read(found.at + RECORDS_AT, found.end))
@@ -98,10 +104,7 @@ def batch_from(ring: "Ring", segment: Segment, found: Found) -> Batch:
 
 def identity_counts(ring: "Ring", found: Found) -> bool:
     """Whether the broker still knows what a SENT batch was sent under (R2)."""
-    checkpoint = ring.checkpoint
-    if checkpoint is None or found.head.state_epoch < checkpoint.first_epoch_of_boot:
-        return False
-    if found.head.state_epoch < ring.epoch and not ring.same_ring:
+    if found.head.state_epoch < ring.checkpoint.first_epoch_of_boot:  # or it was sent from another file, a copy
         return False
     return ring.files.boot_ms() - found.head.sent_at < IDENTITY_MS
 

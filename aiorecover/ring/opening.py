@@ -8,8 +8,9 @@ puts it into the lanes, and delivery begins.
 import base64
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
-from aiorecover.errors import WalIOError
+from aiorecover.errors import ClosedError, WalIOError
 from aiorecover.ring import format as layout
 from aiorecover.ring.checkpoint import Checkpoint
 from aiorecover.ring.damage import keep_aside, keep_segment_aside
@@ -90,12 +91,12 @@ def open_ring(ring: Ring, *, name: str | None = None, guarantee: str = "at_least
             ring.sources[topic, int(partition)] = tuple(newest)
     ring.start_ordinals()
     ring.check_volume()
-    ring.same_ring = stored is not None and same_boot and tuple(stored.ring) == tuple(files.identity(ring.fd))
-    ring.checkpoint = Checkpoint(
+    same_ring = stored is not None and same_boot and tuple(stored.ring) == tuple(files.identity(ring.fd))
+    checkpoint = Checkpoint(
         producer_id=ring.producer_id,
         epoch=ring.epoch,
         boot_id=boot_id,
-        first_epoch_of_boot=stored.first_epoch_of_boot if stored is not None and same_boot else ring.epoch,
+        first_epoch_of_boot=stored.first_epoch_of_boot if stored is not None and same_ring else ring.epoch,
         ring=files.identity(ring.fd),
         guarantee=guarantee,
         cluster_id=stored.cluster_id if stored else None,
@@ -104,7 +105,7 @@ def open_ring(ring: Ring, *, name: str | None = None, guarantee: str = "at_least
         sources=dict(stored.sources) if stored else {},
         transaction=stored.transaction if stored else 0,
     )
-    directory.save(ring.checkpoint)
+    directory.save(checkpoint)
     ring.recovering = bool(segments)
     return segments
 
@@ -171,12 +172,17 @@ def recover(ring: Ring, segments: list[Segment]) -> Recovered:
     opened: dict[tuple[int, int], tuple[Segment, Found]] = {}
     doubtful: dict[Lane, list[tuple[Segment, Found]]] = {}
     for segment in segments:
+        if ring.closing:
+            raise ClosedError("the producer was stopped meanwhile")
         left = Left(segment)
         result.left.append(left)
         for found in find_batches(segment.read, segment.salt, segment.size, trusted=segment.trusted):
             if not segment.trusted and segment.kind is SegmentKind.PUBLISHED:
                 _judge_tail(ring, segment, found, result, doubtful.setdefault(segment.lane, []))
             _take_down(ring, left, found, result, settled, opened, questioned)
+    for segment, found in chain.from_iterable(doubtful.values()):
+        if found.verdict is Verdict.TAIL:
+            _store(ring, segment, found, State.VOID)
     _void_children(ring, result, opened)
     _settle_implied(ring, result, settled)
     for segment, found in opened.values():
@@ -190,7 +196,7 @@ def _flush(ring: Ring, segments: list[Segment], questioned: int) -> None:
     """Make what lies there durable before anything follows from it (R4).
 
     That there was another boot does not spare it: an opening before this one may have stored words since. Where it
-    fails, the word for the next opening is stored behind it: death between the two is not guarded against.
+    fails, the word for the next opening is stored after it: death between the two is not guarded against.
     """
     if questioned:
         _write_again(ring, segments, questioned)
@@ -241,7 +247,7 @@ def _take_down(
         result.settled_transaction = max(result.settled_transaction, found.head.transaction)
     if late:
         result.late.append((segment, found, late - 1))
-    if (segment.trusted and found.head.state is not State.VOID) or found.verdict is Verdict.WAITS:
+    if segment.trusted and found.head.state is not State.VOID:
         _take_sources(segment, found, result)
     if found.verdict is not Verdict.WAITS:
         return
@@ -387,6 +393,7 @@ def _seal(ring: Ring, segment: Segment, found: Found) -> None:
 
 def adopt(ring: Ring, recovered: Recovered) -> None:
     """Put what earlier lives left into the lanes; on the loop."""
+    ring.undurable = ring.flusher.failed is not None
     lanes: dict[Lane, list[Left]] = {}
     for segment, found, which in recovered.late:
         batch = batch_from(ring, segment, found)
@@ -410,7 +417,7 @@ def adopt(ring: Ring, recovered: Recovered) -> None:
         lane.later.extendleft(left.segment for left in reversed(found_in))
     ring.pending += recovered.records
     ring.damaged += recovered.damaged
-    stored = 0 if ring.checkpoint is None else ring.checkpoint.transaction
+    stored = ring.checkpoint.transaction
     ring.transaction = max(stored, recovered.transaction)
     ring.settled_transaction = max(stored, recovered.settled_transaction)
     _take_positions(ring, recovered)

@@ -10,12 +10,12 @@
 | another boot | other | up to the newest sync point that holds | waits without an identity |
 | another boot | other, no point holds | none | unflushed tail; damaged if two points are, or a later batch holds |
 
-A batch begins where the one before ends. Where there is none, the segment's salt is looked for at every line behind
+A batch begins where the one before ends. Where there is none, the segment's salt is looked for at every line after it
 (R14): after another boot the end of the batch before may be older than what follows it, and damage has no end at all.
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from aiorecover.ring import format as layout
@@ -62,7 +62,7 @@ class Found(NamedTuple):
 
     @property
     def lost(self) -> int:
-        """Records behind those that count, if the newest sync point, which fails, was flushed."""
+        """Records after those that count, if the newest sync point, which fails, was flushed."""
         return max(0, *(point.count - self.count for point in self.head.points if point.end > self.end), 0)
 
     @property
@@ -194,7 +194,7 @@ def notes_crc(data: bytes, salt: int) -> int | None:
 
 
 def intact(read: Read, found: Found, *, flush_pending: bool) -> bool:
-    """Whether a waiting batch of this boot is what was stored (R14): its newest sync point, then the records behind it.
+    """Whether a waiting batch of this boot is what was stored (R14): its newest sync point, then the records after it.
 
     ``flush_pending``: the process died within a flush, so the newest point may be half stored. Then the older one
     holds, or there was none, and the second word of the newest is as it was: zero.
@@ -230,8 +230,3 @@ def is_void(found: Found, parent: Found | None, *, parent_reused: bool) -> bool:
     if found.head.parent == (0, 0) or parent_reused or parent is None:
         return False
     return parent.verdict in (Verdict.WAITS, Verdict.DONE) and parent.head.state not in {State.REPLACED, State.VOID}
-
-
-def evidence(orders: Iterable[Order]) -> Order | None:
-    """Return up to where a lane is settled (R3), from the orders of its SETTLED batches."""
-    return max(orders, default=None)

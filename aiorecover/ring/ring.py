@@ -4,6 +4,7 @@ All methods belong to the event loop's thread, but for those that say "blocks": 
 """
 
 import logging
+import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ class Limits(NamedTuple):
     batch_bytes: int = 256 << 10
 
 
-class Free(NamedTuple):
+class FreeSegment(NamedTuple):
     """A free segment that has disk space: ``held`` bytes, of which ``reserved`` from its start are there for sure."""
 
     place: int
@@ -66,7 +67,8 @@ class Ring:
         self.producer_id = ""
         self.epoch = 0
         self.boot_id = bytes(16)
-        self.checkpoint: Checkpoint | None = None
+        self._saving = threading.Lock()  # the keeper writes the checkpoint, and delivery does at its first connection
+        self.closing = False  # what threads still do here must not touch the file any more
         self.topics: dict[str, int] = {}  # known numbers of partitions
         self.sources: dict[
             tuple[str, int], tuple[int, int, int]
@@ -80,7 +82,7 @@ class Ring:
         self.transaction = self.settled_transaction = 0  # the highest number in a batch, and in a settled one (R12)
         self.recovering = False
         self.questioned = directory.flush_pending  # a flush was under way as the last life ended (R6)
-        self.same_ring = False  # the file is the one of this boot's last life, not a copy
+        self.undurable = False  # a flush failed before the opening's: what earlier lives left may not be on the disk
         self.damaged = 0  # records
         self.checkpoint_due = False
         self.flusher = Flusher(self)
@@ -90,7 +92,7 @@ class Ring:
         self.owner: Any = None  # the producer behind the receipts
         self.on_ready: Callable[[Lane], None] = lambda _: None  # a lane has a first record, or a full batch
         self._ordinal = 0
-        self._free: dict[int, list[Free]] = {}
+        self._free: dict[int, list[FreeSegment]] = {}
         self._holes: dict[int, deque[int]] = {}  # places of segments without disk space
         self._cooling: list[tuple[int, Segment]] = []  # number of the flush that has to be done, segment
         self._rested: dict[int, float] = {}  # since when a class has had free segments
@@ -178,13 +180,12 @@ class Ring:
         self.used += size
         return segment
 
-    def _find(self, size: int, rewriting: bool) -> Free:  # noqa: FBT001
+    def _find(self, size: int, rewriting: bool) -> FreeSegment:  # noqa: FBT001
         if free := self._free.get(size):
             found = free.pop()
             self.kept -= found.held
             return found
-        if self.used + self.kept + size > self.limits.max_bytes:
-            self.give_back_free()  # of the other classes: together they would go beyond the limit
+        self._give_back_free(self.used + self.kept + size - self.limits.max_bytes)
         volume = self.files.volume(self.directory.path)[0]
         if volume - size < (0 if rewriting else self.min_free):
             self._hurry()
@@ -194,7 +195,7 @@ class Ring:
             )
         if not self._holes.get(size):
             self._new_region(size)
-        return Free(self._holes[size].popleft(), 0, 0)
+        return FreeSegment(self._holes[size].popleft(), 0, 0)
 
     def _new_region(self, size: int) -> None:
         """Give an unused region this class, or let the file grow by one."""
@@ -234,18 +235,18 @@ class Ring:
             self._pool(segment.place, segment.size, segment.allocated, segment.allocated)
 
     def _pool(self, place: int, size: int, reserved: int, held: int) -> None:
-        self._free.setdefault(size, []).append(Free(place, reserved, held))
+        self._free.setdefault(size, []).append(FreeSegment(place, reserved, held))
         self.kept += held
 
-    def give_back_free(self) -> None:
-        """Give the disk space of free segments back."""
+    def _give_back_free(self, need: int) -> None:
+        """Give back the disk space of free segments of other classes: together they would go beyond the limit."""
         for size, free in self._free.items():
-            holes = self._holes.setdefault(size, deque())
-            while free:
+            while free and need > 0:
+                self.files.give_back(self.fd, free[-1].place, size)
                 one = free.pop()
                 self.kept -= one.held
-                self.files.give_back(self.fd, one.place, size)
-                holes.appendleft(one.place)
+                need -= one.held
+                self._holes.setdefault(size, deque()).appendleft(one.place)
 
     def _hurry(self) -> None:
         """Bring nearer what makes room: segments of idle lanes, and a flush that frees parked ones."""
@@ -311,7 +312,7 @@ class Ring:
         """A lane writes elsewhere now."""
         if not segment.pending:
             self.park(segment)
-        elif segment.lane.later and segment.lane.later[0] is not segment:
+        elif segment.kind is SegmentKind.PUBLISHED and segment.lane.later and segment.lane.later[0] is not segment:
             self._cooling.append((self.flusher.begun + 1, segment))
 
     def park(self, segment: Segment) -> None:
@@ -335,8 +336,8 @@ class Ring:
                 segment.cool()
         self._cooling = waiting
         for region in self.regions:
-            if not region.hot and region.mapping is not None:
-                region.close()
+            if not region.hot:
+                region.mapping = None  # unmapped once no thread reads there
 
     def tidy(self) -> None:
         """Once a second: give back segments of idle lanes, and the disk space of what has been free for a while."""
@@ -349,19 +350,33 @@ class Ring:
         for size, free in self._free.items():
             if not free:
                 self._rested.pop(size, None)
-            elif now - self._rested.setdefault(size, now) >= REST_S and (not self.used or self.kept > KEPT_MOST):
+            elif now - self._rested.setdefault(size, now) >= REST_S:
                 self._rest(size, free)
 
-    def _rest(self, size: int, free: list[Free]) -> None:
-        """Give the disk space of some free segments back, beside the loop; nobody takes them meanwhile."""
-        some, free[:] = free[:RESTED_MOST], free[RESTED_MOST:]
-        self.kept -= sum(one.held for one in some)
+    def _rest(self, size: int, free: list[FreeSegment]) -> None:
+        """Give the disk space of some free segments back, beside the loop.
+
+        They are in no pool meanwhile, and their regions count as used, so that none is given another class.
+        """
+        some: list[FreeSegment] = []
+        while free and len(some) < RESTED_MOST and (not self.used or self.kept > KEPT_MOST):
+            some.append(free.pop(0))
+            self.kept -= some[-1].held
+        regions = [self.regions[one.place // self.geometry.region] for one in some]
 
         def dig() -> None:
             for one in some:
                 self.files.give_back(self.fd, one.place, size)
 
-        self.beside(dig, lambda: self._holes.setdefault(size, deque()).extendleft(one.place for one in some))
+        def dug() -> None:
+            for region in regions:
+                region.used -= 1
+            self._holes.setdefault(size, deque()).extendleft(one.place for one in some)
+
+        if some:
+            for region in regions:
+                region.used += 1
+            self.beside(dig, dug)
 
     # -- the checkpoint ------------------------------------------------------------------------------------------------
 
@@ -372,6 +387,13 @@ class Ring:
         self.sources[topic, partition] = (offset, self.epoch, sequence)
         self.checkpoint_due = True
 
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint as it stands on the disk; there is one once the ring is open."""
+        stored = self.directory.checkpoint
+        assert stored is not None
+        return stored
+
     def save_checkpoint(self, sources: dict[tuple[str, int], tuple[int, int, int]]) -> None:
         """Write the checkpoint; blocks. ``sources``: what a completed flush covers.
 
@@ -379,14 +401,16 @@ class Ring:
             WalError: it could not be written; the one before still holds.
 
         """
-        stored = self.checkpoint
-        assert stored is not None
-        fields: dict[str, Any] = {name: getattr(stored, name) for name in stored.__struct_fields__}
-        fields["topics"] = dict(self.topics)
-        fields["sources"] = {f"{topic}:{partition}": newest for (topic, partition), newest in sources.items()}
-        fields["transaction"] = max(stored.transaction, self.settled_transaction)
-        self.checkpoint = Checkpoint(**fields)
-        self.directory.save(self.checkpoint)
+        with self._saving:
+            stored = self.checkpoint
+            self.directory.save(
+                msgspec.structs.replace(
+                    stored,
+                    topics=dict(self.topics),
+                    sources={f"{topic}:{partition}": newest for (topic, partition), newest in sources.items()},
+                    transaction=max(stored.transaction, self.settled_transaction),
+                )
+            )
 
     def remember_cluster(self, cluster_id: str) -> None:
         """Write down which cluster the records belong to; blocks.
@@ -395,12 +419,12 @@ class Ring:
             WalError: it could not be written: nothing may be sent.
 
         """
-        assert self.checkpoint is not None
-        self.checkpoint = msgspec.structs.replace(self.checkpoint, cluster_id=cluster_id)
-        self.directory.save(self.checkpoint)
+        with self._saving:
+            self.directory.save(msgspec.structs.replace(self.checkpoint, cluster_id=cluster_id))
 
     def close(self) -> None:
         """Unmap everything and let go of the directory."""
+        self.closing = True
         for region in self.regions:
             region.close()
         self.directory.close()

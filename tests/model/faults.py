@@ -258,12 +258,5 @@ def forget_sources(self: flush.Flusher, job: flush.Job, error: BaseException | N
     complete(self, job, error)
 
 
-def save_early(self: flush.Flusher) -> flush.Job:
-    recovering, self.ring.recovering = self.ring.recovering, False
-    job = begin(self)
-    self.ring.recovering = recovering
-    return job
-
-
 def nothing_due(self: flush.Flusher, *_: Any) -> None:
     self.ring.checkpoint_due = False

@@ -264,6 +264,7 @@ class Life(Process):
             raise BadError(f"STUCK {[lane for lane in self.ring.lanes.values() if not lane.idle]} {self.rewrites}")
         self.check_counts()
         self.tidy(5)
+        self.dig()
         self.flush()
         self.tidy(5)
         self.flush()

@@ -34,7 +34,6 @@ from tests.model.faults import (
     orphans_are_void,
     point_at_seal,
     run,
-    save_early,
     save_in_memory,
     seal_the_void,
     settle_in_memory,
@@ -215,7 +214,6 @@ PLANTS = (
     Plant(
         "R14", "children are not checked", ((opening, "intact", lambda *_, **__: True),), chain("letters:k", damage=1.0)
     ),
-    Plant("R16", "positions are saved before recovery", ((FLUSHER, "begin", save_early),), chain("source:k,early:k")),
     Plant("R16", "the checkpoint takes the newest position", ((FLUSHER, "run", before(run, live_sources)),)),
     Plant(
         "R16", "segments are reused without a checkpoint", ((FLUSHER, "complete", forget_sources),), chain("crowded:k")

@@ -79,6 +79,8 @@ class Process:
         directory = Directory(PATH, self.files, LOCK, RING)
         self.ring = Ring(directory, LIMITS, GEOMETRY)
         self.ring.want_flush = self._want
+        self.ring.beside = self._beside
+        self.digging: list[tuple[Callable[[], None], Callable[[], None]]] = []  # what the keeper's thread has to do yet
         world.doubtful = world.doubtful or bool(world.excused and directory.flush_pending)
         self.left = opening.open_ring(self.ring)
         self.writer = Writer(self.ring.producer_id, self.ring.epoch, self._find)
@@ -92,10 +94,21 @@ class Process:
         self.delivered = self.purged = 0
         self.first = len(self.promises.undurable)  # records of this life follow
         self.wanted = False
+        self.positions_known = False
         self.world.log(f"open epoch={self.ring.epoch} boot={self.files.boot} segments={len(self.left)}")
 
     def _want(self) -> None:
         self.wanted = True
+
+    def _beside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        self.digging.append((work, then))
+
+    def dig(self) -> None:
+        """Do what was left to the keeper's thread."""
+        while self.digging:
+            work, then = self.digging.pop(0)
+            work()
+            then()
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
@@ -112,14 +125,22 @@ class Process:
         self.recovered = found.records + self.ring.damaged
         self.world.log(f"recovered records={found.records} damaged={found.damaged} late={len(found.late)}")
         self._check_sources()
+        self.positions_known = True
         self.check_counts()
 
     def _check_sources(self) -> None:
-        """R16: whatever is there of a source's records, its position is not before it."""
+        """R16: the position of a source is not before what is durable, nor ahead of what a power cut took."""
+        newest = self.ring.sources.get((SOURCE, 0), (0, 0, 0))[0]
+        promises = self.promises
+        there = promises.required | promises.settled | self.world.synced
+        lost = {one for _, one in promises.offsets if one not in there}
+        for offset, one in promises.offsets:
+            if offset <= newest and one in lost:
+                raise BadError(f"SOURCE: the position is {newest}, and {one}, offset {offset}, was lost in a power cut")
+        promises.offsets = [one for one in promises.offsets if one[1] not in lost]  # those are made again
         if self.world.cut and (self.world.crowded or self.world.excused):
             return  # only the checkpoint knew
-        newest = self.ring.sources.get((SOURCE, 0), (0, 0, 0))[0]
-        for offset, one in self.promises.offsets:
+        for offset, one in promises.offsets:
             if offset > newest and one in self.promises.required:
                 raise BadError(f"SOURCE: {one} is there, offset {offset} of the source, and the position is {newest}")
 
@@ -141,7 +162,8 @@ class Process:
             raise BadError(f"SEQUENCE used twice: {one}")
         value = b"%s%d.%d" % (b"!" if bad else b"", *one)
         value += b"." * (size - len(value))
-        offset = promises.next_offset if note == 2 else None
+        # A caller goes on from the position, which it is told once what earlier lives left is known.
+        offset = promises.next_offset if note == 2 and self.positions_known else None
         promises.next_offset += 1  # also where the process dies within `append`
         context = one[1] + (1 << 40) if note else None  # 32 bytes a note: zeros would be whole ones
         payload = None
@@ -201,6 +223,7 @@ class Process:
         job = flusher.begin()
         error = None
         try:
+            self.dig()
             flusher.run(job)
         except WalIOError as caught:
             error = caught
