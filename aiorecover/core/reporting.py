@@ -28,25 +28,32 @@ class Reporter:
     def __init__(self, runtime: "Runtime", call: OnDelivery) -> None:
         self._runtime, self._call = runtime, call
         self.errors = 0
-        self.in_callback = False
+        self._calling: set[asyncio.Task[Any] | None] = set()
+
+    @property
+    def in_callback(self) -> bool:
+        """Whether the present task is one that ``on_delivery`` runs in."""
+        return asyncio.current_task() in self._calling
 
     async def delivered(self, batch: Batch) -> None:
         """Call it for each record of a batch, in order."""
         if batch.kind:
             return
+        task = asyncio.current_task()
         for report in reports_of(batch, await asyncio.to_thread(batch_bytes, batch)):
-            self.in_callback = True
+            self._calling.add(task)
             try:
                 result = self._call(report)
                 if inspect.isawaitable(result):
-                    await asyncio.wait_for(result, CALL_S)
+                    async with asyncio.timeout(CALL_S):
+                        await result
             except Exception as error:  # noqa: BLE001 - the caller's
                 self.errors += 1
                 self._runtime.delivery.throttle.warn(
                     "on_delivery_failed", "on_delivery", "on_delivery raised: the record is delivered error=%r", error
                 )
             finally:
-                self.in_callback = False
+                self._calling.discard(task)
 
     def stopped(self, error: BaseException) -> None:
         """Delivery has stopped; nothing is reported any more."""

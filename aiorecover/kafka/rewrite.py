@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.errors import WalFullError
 from aiorecover.kafka.lanes import DeliveryLane, Event
-from aiorecover.kafka.router import DEAD_TOPIC, Topic
+from aiorecover.kafka.router import DEAD_TOPIC, PartitionerError, Topic
 from aiorecover.ring.format import State as Stored
 from aiorecover.ring.lane import DEAD, VARINT_MOST, Lane, note_room
 from aiorecover.ring.notes import Note, encode_payload, read_notes
@@ -79,9 +79,7 @@ class Rewriter:
                     continue
                 try:
                     await self._replace(parents, lambda key, _: (self.delivery.router.route(topic, key), 0))
-                except Exception as error:
-                    if isinstance(error, WalIOError) or not isinstance(error, WalFullError | ValueError | TypeError):
-                        raise
+                except (WalFullError, PartitionerError) as error:
                     topic.error = f"records wait: {error} topic={topic.name}"
                     await asyncio.sleep(FULL_PAUSE_S)
                 else:

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from aiorecover.errors import EncodeError
+from aiorecover.errors import DeliveryError, EncodeError
 from aiorecover.kafka.lanes import WAITING, DeliveryLane, Event, State
 from aiorecover.ring.lane import DEAD, UNASSIGNED, Lane
 from aiorecover.ring.records import NULL, murmur2, varint
@@ -25,6 +25,10 @@ DEAD_TOPIC = ""  # the topic of the lane of dead letters
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 
 _log = logging.getLogger("aiorecover")
+
+
+class PartitionerError(DeliveryError):
+    """The caller's partitioner failed where no caller waits: the topic's records wait."""
 
 
 class Topic:
@@ -118,9 +122,17 @@ class Router:
         return found
 
     def route(self, topic: Topic, key: bytes | None) -> Lane:
-        """Return the lane of a record whose topic's partitions have become known."""
+        """Return the lane of a record whose topic's partitions have become known.
+
+        Raises:
+            PartitionerError: the caller's partitioner failed, or named no partition of the topic.
+
+        """
         if self.partitioner is not None:
-            return self._choose(topic, key).stored
+            try:
+                return self._choose(topic, key).stored
+            except Exception as error:
+                raise PartitionerError(f"the partitioner failed: {error!r}", persisted="not") from error
         if key is not None:
             return self.lane(topic, murmur2(key) % topic.count).stored
         return self._sticky(topic).stored

@@ -8,7 +8,13 @@ import pytest
 
 from aiorecover.core.producer import RecoverableProducer
 from aiorecover.core.receipt import DeliveryReport, Receipt
-from aiorecover.errors import DeliveryPendingError, EncodeError, PermanentDeliveryError, WalDestinationError
+from aiorecover.errors import (
+    DeliveryPendingError,
+    EncodeError,
+    PermanentDeliveryError,
+    RecoverError,
+    WalDestinationError,
+)
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
 
@@ -216,3 +222,51 @@ async def test_sources_are_remembered_with_their_records(tmp_path: Path) -> None
             ("in", 0): 9,
             ("in", 1): 10,
         }
+
+
+async def test_a_partitioner_that_fails_where_no_caller_waits_makes_its_topic_wait(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, other, published = topic(kafka, 3), topic(kafka, 3), Published()
+    broken = True
+
+    def partitioner(key: bytes | None, partitions: list[int], _: list[int]) -> int:
+        if broken:
+            raise KeyError(key)
+        return partitions[hash(key) % len(partitions)]
+
+    options: dict[str, Any] = {"partitioner": partitioner}
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers, **options) as producer:
+        await published.publish(producer, name, 100)  # its partitions are not known yet
+        with pytest.raises(DeliveryPendingError, match="the partitioner failed: KeyError"):
+            await published.receipts[0].delivered(2000)
+        await (await producer.publish(other, b"x", partition=1)).delivered(WITHIN_MS)
+        broken = False
+        await producer.flush(WITHIN_MS)
+    perfect(await published.judged(kafka, name))
+
+
+async def test_flush_is_refused_within_on_delivery_and_nowhere_else(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka, 1)
+    refusals: list[str] = []
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def on_delivery(_: DeliveryReport) -> None:
+        try:
+            await producer.flush(100)
+        except RecoverError as error:
+            refusals.append(str(error))
+        entered.set()
+        await leave.wait()
+
+    options: dict[str, Any] = {"on_delivery": on_delivery}
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers, **options) as producer:
+        await producer.publish(name, b"x", key=b"k")
+        await entered.wait()
+        with pytest.raises(DeliveryPendingError):
+            await producer.flush(100)  # from elsewhere: it waits
+        leave.set()
+        await producer.flush(WITHIN_MS)
+    assert len(refusals) == 1
