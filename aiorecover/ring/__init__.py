@@ -102,5 +102,6 @@ Slack
 * After a power cut, what the sync points of a lane's last batch fail to cover is taken for the unflushed tail: rot
   there is not named. What comes before it in the lane is, also where it was not durable yet.
 * After another boot, a batch whose head cannot be read at all is passed over without a name.
+* Where the head of a segment is damaged, all its batches are named and kept in ``damaged/``: their topic is unknown.
 * A second Ctrl-C that raises between the stores of one `publish` may leave a record that the next one overwrites.
 """

@@ -32,7 +32,7 @@ _OF_THEIR_OWN = "tests/support/"  # what is in here starts brokers of its own
 _TAKES_ONE = re.compile(r"\bkafka3?: (Kafka)?Cluster\b")  # as an argument of a test or a fixture
 _WAITS = re.compile(r"^(?:import|from) (?:asyncio|signal|subprocess|threading|time|tests\.(?!support))\b", re.MULTILINE)
 _PATIENT_FROM = 3  # processes
-_LESS_URGENT = 5  # a third of what others get who want the same processor: Spark is long, and must not come last
+_LESS_URGENT = 3  # half of what others get who want the same processor: Spark is long, and must not come last
 _PATIENCE_S = 900  # for a test that takes a minute where nobody else wants it
 
 
