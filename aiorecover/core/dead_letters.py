@@ -13,7 +13,7 @@ from aiorecover.errors import ConfigError, WalIOError
 from aiorecover.kafka.router import DEAD_TOPIC
 from aiorecover.ring.format import State
 from aiorecover.ring.lane import DEAD, Lane
-from aiorecover.ring.notes import DamagedNoteError, Note, read_notes
+from aiorecover.ring.notes import Note, notes_by_index
 from aiorecover.ring.records import decode, id_of
 from aiorecover.ring.segments import Batch
 
@@ -156,11 +156,7 @@ class DeadLetters:
 def letters_of(batch: Batch, data: tuple[bytes, bytes]) -> list[DeadLetter]:
     """Return the letters of a batch in the lane of dead letters."""
     records, raw = data
-    notes: dict[int, Note] = {}
-    try:
-        notes = {index: note for _, index, note in read_notes(raw)}
-    except DamagedNoteError:
-        notes = {}
+    notes = notes_by_index(raw)
     found, at = [], 0
     while at < len(records):
         record, at = decode(records, at)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from aiorecover.core.receipt import DeliveryReport
-from aiorecover.ring.notes import DamagedNoteError, Note, read_notes
+from aiorecover.ring.notes import Note, notes_by_index
 from aiorecover.ring.records import id_of, timestamp_delta, walk
 from aiorecover.ring.segments import Batch
 
@@ -68,11 +68,7 @@ def batch_bytes(batch: Batch) -> tuple[bytes, bytes]:
 def reports_of(batch: Batch, data: tuple[bytes, bytes]) -> list[DeliveryReport]:
     """Return the reports of a batch's records, in order."""
     records, raw = data
-    notes: dict[int, Note] = {}
-    try:
-        notes = {index: note for _, index, note in read_notes(raw)}
-    except DamagedNoteError:
-        notes = {}
+    notes = notes_by_index(raw)
     found = []
     for index, span in enumerate(walk(records)):
         producer, epoch, sequence = id_of(records, span[4])

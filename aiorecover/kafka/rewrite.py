@@ -22,7 +22,7 @@ from aiorecover.kafka.router import DEAD_TOPIC, PartitionerError, Topic
 from aiorecover.ring.format import State as Stored
 from aiorecover.ring.lane import DEAD, VARINT_MOST, Lane, note_room
 from aiorecover.ring.notes import Note, encode_payload, read_notes
-from aiorecover.ring.records import DamagedRecordError, id_of, key_of, timestamp_delta, walk
+from aiorecover.ring.records import id_of, key_of, timestamp_delta, walk
 from aiorecover.ring.segments import Batch, store_all
 from aiorecover.ring.writer import append_raw
 
@@ -250,6 +250,3 @@ def _notes_of(parent: Batch) -> dict[int, Note]:
 def _dead_note(note: Note | None, lane: Lane, reason: str) -> Note:
     context, source = (None, None) if note is None else (note.context, note.source)
     return Note(context, source, lane.topic, lane.partition, reason)
-
-
-__all__ = ["DamagedRecordError", "Rewriter"]

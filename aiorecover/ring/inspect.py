@@ -15,7 +15,7 @@ from aiorecover.ring.checkpoint import Checkpoint, load
 from aiorecover.ring.directory import CHECKPOINT, RING
 from aiorecover.ring.files import Files
 from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, Geometry, SegmentHead
-from aiorecover.ring.notes import DamagedNoteError, Note, read_notes
+from aiorecover.ring.notes import Note, notes_by_index
 from aiorecover.ring.records import DamagedRecordError, Record, decode, id_of
 from aiorecover.ring.recovery import Found, Verdict, find_batches, is_void
 
@@ -130,11 +130,7 @@ def _records(opened: _Opened, place: int, head: SegmentHead, found: Found) -> It
     data = opened.read(place + found.at + RECORDS_AT, found.end - found.at - RECORDS_AT)
     notes: dict[int, Note] = {}
     if found.notes < found.notes_from:
-        try:
-            read = read_notes(opened.read(place + found.notes, found.notes_from - found.notes))
-            notes = {index: note for _, index, note in read}
-        except DamagedNoteError:
-            notes = {}
+        notes = notes_by_index(opened.read(place + found.notes, found.notes_from - found.notes))
     at = 0
     try:
         while at < len(data):

@@ -71,3 +71,11 @@ def read_notes(data: bytes) -> Iterator[tuple[int, int, Note]]:
             yield sequence, index, _decoder.decode(data[start : end - TRAILER_SIZE])
         except msgspec.DecodeError as error:
             raise DamagedNoteError(f"a note is no msgpack error={error}") from error
+
+
+def notes_by_index(data: bytes) -> dict[int, Note]:
+    """Return the notes of a batch by their records' indexes; none where the bytes are no whole notes."""
+    try:
+        return {index: note for _, index, note in read_notes(data)}
+    except DamagedNoteError:
+        return {}
