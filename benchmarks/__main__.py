@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks import (
     backlog,
+    cores,
     group_commit,
     journal,
     kafka,
@@ -36,6 +37,7 @@ from tests.support.jars import JarsError
 LEAST_BACKLOG_GB = 0.02  # more than a slot: with less, reading is over before the loop can have been late
 
 WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
+    "cores": cores.run,
     "throughput": throughput.run,
     "latency": latency.run,
     "group_commit": group_commit.run,
