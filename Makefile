@@ -10,7 +10,7 @@ ARGS    ?=
 # (tests/support/sharing.py). WORKERS=0: all here.
 WORKERS ?= 3
 # For prove: which proof (`make prove WHAT=` lists them), the seed that an earlier run printed to repeat it, how many.
-WHAT    ?= kills
+WHAT    ?= cycles
 SEED    ?=
 COUNT   ?=
 
@@ -46,7 +46,7 @@ bench: $(VENV)/dev.stamp  ## measure, side by side with the alternatives
 	@$(BIN)/python -m tests.support.broker
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-prove: $(VENV)/dev.stamp  ## the long proofs: WHAT=kills (default); WHAT= lists all of them; SEED=... COUNT=...
+prove: $(VENV)/dev.stamp  ## the long proofs: WHAT=cycles (default); WHAT= lists all of them; SEED=... COUNT=...
 	@$(BIN)/python -m tests.prove $(WHAT) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(ARGS)
 
 clean:  ## remove everything that was made here

@@ -1,6 +1,6 @@
 """aiorecover: the asyncio producer for Kafka that does not lose records."""
 
-from aiorecover.dead_letters import DeadLetter, DeadLetters, Exported
+from aiorecover.dead_letters import DeadLetter, DeadLetters
 from aiorecover.deduplicator import Deduplicator
 from aiorecover.errors import (
     ClosedError,
@@ -25,7 +25,7 @@ from aiorecover.receipt import DeliveryReport, Receipt
 from aiorecover.record_id import record_id_of
 from aiorecover.statistics import Statistics
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 guard()
 
@@ -39,7 +39,6 @@ __all__ = [
     "DeliveryPendingError",
     "DeliveryReport",
     "EncodeError",
-    "Exported",
     "PermanentDeliveryError",
     "Receipt",
     "RecordTooLargeError",

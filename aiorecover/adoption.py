@@ -1,237 +1,249 @@
-"""Adoption: the directory of a process that is gone, and in which records wait, is delivered by one of its neighbours.
+"""Adoption: what a process that is gone has left is delivered by a neighbour, a producer of the same ``wal_dir``.
 
-Which one, and when, is decided in `orphans`; what is there is looked at in `wal.neighbours`. A directory that is due is
-opened as its own process would open it: its lock is taken, what was in flight is sent again as it was, its records go
-out in order under its own record ids, its dead letters into its own dead ring. Nothing is published into it. Then it
-is closed cleanly, and is there for whoever comes back.
+Each quarter of ``adoption_grace_ms`` (0.1 to 5 s) a producer looks at the other directories; looking takes no lock. It
+adopts one where
 
-One at a time, and only while our own session is connected, so to our own cluster: in an outage nothing could be
-delivered, and directories would be opened for nothing. Whoever of several workers does not get the lock passes on to
-the next one.
+* no process had it at any look for the grace period, and none opened it in between;
+* records wait in it, dead letters aside;
+* its ``name`` and ``guarantee`` are ours, and so is the cluster that it remembers. A directory that never reached a
+  cluster remembers none: then ``name`` and ``guarantee`` decide alone, also where both have no name;
+* no other directory here has its producer id: a copy would send the same records again;
+* our own delivery is connected.
 
-Only what belongs where ours goes is adopted: its name is ours, and so is the cluster that it remembers. One that never
-reached a cluster remembers none; it is adopted where its name says that it belongs to us, or if it was looking for its
-Kafka at an address that is one of ours and leads to the same Kafka from there (`orphans`), and is delivered to our
-cluster or to none. Never is a copy of a directory that lies beside it: what waited when it was copied would be sent by
-two, under the same ids.
-
-A turn is short. A process that restarts with ``instance="name"`` waits for its directory, and an adopter cannot see
-that somebody waits; so it lets go after a third of that wait (10 s of 30 s), and takes up again half a second later if
-nobody came: opening, and connecting, costs some 50 ms each time. A lane that is stalled, or halted, so keeps nobody
-from his directory. A recovery check is not cut off, because the next turn could not begin it again: after a power cut a
-first turn may take 10 s more. Nor is what tells whether a partition is gone (`delivery.gone`); but a turn of 10 s ends
-by 26 s, for its owner waits for 30 s, and where Kafka takes long to answer the next one has more time for it.
-
-The next turn begins where the last one did with what does not get through, in the retry ring or in the main one; and
-after a power cut with everything, until all that is suspect was judged in one. So one that is cut off in the middle of
-that (`headway`), or had not found out which partitions are gone, is followed by one of twice the time (`orphans`). Its
-owner has to wait for it, or to start some times more: else nobody would come to what stands behind.
-
-Directories with names are adopted like those with numbers: a home that was scaled away has nobody else who would
-deliver it.
-
-Letters that are owed to ``dead_letter_topic`` are published by whoever has that option, and a directory in which
-nothing else waits is opened for them.
+It is opened as its own process would open it, and accepts nothing: its records keep their ids and their order, its dead
+letters stay in it. One directory is delivered at a time, for a turn: a third of ``full_timeout_ms``, 10 s at most, so
+that a process which waits for it by name gets it. The next turn comes half a second later, or, where a turn brought
+nothing, after a pause of 10 s, which doubles up to 600 s.
 """
 
 import asyncio
 import logging
-import math
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from aiorecover.errors import DeliveryError, WalError, WalLockedError
-from aiorecover.headway import Headway
-from aiorecover.orphans import LONGEST, Orphans
-from aiorecover.statistics import Statistics
-from aiorecover.wal.keeper import Keeper
-from aiorecover.wal.neighbours import Neighbour, Neighbours
+from aiorecover.config import Config
+from aiorecover.errors import WalError, WalLockedError
+from aiorecover.kafka.delivery import Delivery
+from aiorecover.ring import inspect
+from aiorecover.ring.checkpoint import Checkpoint, load
+from aiorecover.ring.directory import CHECKPOINT, instances
+from aiorecover.ring.ring import Ring
+
+LOOK_SHARE, LOOK_LEAST_S, LOOK_MOST_S = 0.25, 0.1, 5.0  # of the grace period
+TURN_SHARE, TURN_LEAST_S, TURN_MOST_S = 1 / 3, 0.2, 10.0  # of an owner's wait; less would not do to open and connect
+BUSY_S = 60.0  # that a turn may take beyond, to read what is there, or to look in Kafka: the next one would begin anew
+STEP_S = 0.1  # between two looks whether it does
+RETAKE_S = 0.5  # free before any turn: an owner that waits by name looks each 50 ms
+PAUSE_FIRST_S, PAUSE_MOST_S = 10.0, 600.0  # after a turn that brought nothing
 
 log = logging.getLogger("aiorecover")
 
-TURN_MAX = 10.0  # seconds that a directory is kept at a time: a third of what ``instance`` waits by default
-TURN_LEAST = 0.2  # seconds: in less, opening and connecting may be all that is done
-TURN_SHARE = 1 / 3  # of the owner's wait
-LET_GO = 1.0  # seconds to wait for what is in flight at the end of a turn
-LET_GO_SHARE = 1 / 6  # of the owner's wait, if that is less; closing takes its time, too
-PROLONGED = 16.0
-"""Seconds that a turn may take beyond `TURN_MAX`, or its own time if that is more, to find something out: an owner who
-waits for 30 s has his directory then, with what letting go takes. More than a recovery check reads (10 s), and enough
-to know of a partition whether it is gone (`delivery.gone`)."""
+
+class Opened(Protocol):
+    """A `Runtime`, as far as adoption knows it: ours, or that of an adopted directory."""
+
+    ring: Ring
+    delivery: Delivery
+
+    def start(self) -> None:
+        """Begin to deliver."""
+
+    async def drained(self, limit_s: float | None) -> None:
+        """Wait until what is in the ring now is done."""
+
+    async def close(self) -> int:
+        """Let go of the directory; the number of records left."""
 
 
-class Home(Protocol):
-    """An adopted directory that is open and being delivered."""
+@dataclass(slots=True)
+class Neighbour:
+    """What is known of a directory that no process has."""
 
-    async def drain(self) -> None:
-        """Wait until everything in it is settled, and nothing is owed any more."""
+    checkpoint: Checkpoint
+    free_since: float
+    records: int | None = None  # that wait; None: not looked at yet
+    copied: bool = False
+    begun: bool = False  # a turn of it has begun
+    not_before: float = 0.0
+    pause_s: float = 0.0
 
-    @property
-    def checking(self) -> bool:
-        """What was in flight is just being looked for in Kafka, which takes a bounded time and comes once."""
-
-    @property
-    def judged(self) -> bool:
-        """Nothing in it is suspect any more, so the next one to open it begins behind what is settled."""
-
-    async def stop(self, limit: float) -> int:
-        """Close it, by ``limit`` seconds; how many records are left."""
-
-    def statistics(self, state: str) -> Statistics:
-        """Its counts."""
+    def back_off(self, now: float) -> None:
+        """Try again after a pause, longer than the last one."""
+        self.pause_s = min(max(2 * self.pause_s, PAUSE_FIRST_S), PAUSE_MOST_S)
+        self.not_before = now + self.pause_s
 
 
 class Adoption:
-    """Looks after the other directories of the ``wal_dir`` of one started producer."""
+    """Look after the other directories of the ``wal_dir`` of a started producer.
 
-    def __init__(
-        self,
-        grace: float,
-        patience: float,
-        neighbours: Neighbours,
-        keeper: Keeper,
-        *,
-        take: Callable[[str], Awaitable[Home]],
-        ready: Callable[[], bool],
-        own: Callable[[], Neighbour],
-    ) -> None:
-        """Know what is needed; `run` does it.
+    Attributes:
+        directories: those that were delivered to the end.
+        look_s: seconds between two looks.
 
-        Args:
-            grace: seconds that a directory must be free.
-            patience: seconds that an owner waits for its directory.
-            neighbours: the other directories.
-            keeper: the thread in which they are looked at.
-            take: lock, open and begin to deliver a directory, by its name; raises WalError.
-            ready: whether something could be delivered now.
-            own: our own directory, as the others would see it.
+    """
 
-        """
-        self._turn = max(TURN_LEAST, min(TURN_MAX, patience * TURN_SHARE))
-        self._orphans = Orphans(grace, math.ceil(LONGEST * TURN_MAX / self._turn))
-        self._let_go = min(LET_GO, patience * LET_GO_SHARE)
-        self._neighbours = neighbours
-        self._keeper = keeper
-        self._take = take
-        self._ready = ready
-        self._own = own
-        self._home: Home | None = None
-        self._settled = 0
-        self.directories = 0
-
-    async def run(self) -> None:
-        """Look and adopt for ever."""
-        clock = asyncio.get_running_loop().time
-        while True:
-            await asyncio.sleep(self._orphans.next_look(clock(), ready=self._ready()))
-            await self._look()
-            while self._ready() and (name := self._orphans.due(clock())) is not None:
-                if await self._adopt(name):
-                    break  # it took its time: what was seen of the others is old
+    def __init__(self, config: Config, own: Opened, open_: Callable[[Config], Awaitable[Opened]]) -> None:
+        """Make it in the loop; ``open_`` opens the directory that its options name."""
+        self._config = replace(config, adoption_grace_ms=None, full_timeout_ms=0)
+        self._own, self._open = own, open_
+        grace_s = (config.adoption_grace_ms or 0) / 1000
+        self.look_s = min(max(grace_s * LOOK_SHARE, LOOK_LEAST_S), LOOK_MOST_S)
+        self._grace_s = max(grace_s, RETAKE_S)
+        self._turn_s = min(max(config.full_timeout_ms / 1000 * TURN_SHARE, TURN_LEAST_S), TURN_MOST_S)
+        self.directories = self._records = 0
+        self._known: dict[str, Neighbour] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._adopted: Opened | None = None
+        self._turn: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._ending = self._loop.create_future()
 
     @property
     def records(self) -> int:
-        """Records of other directories that we have settled."""
-        return self._settled + (_settled(self._home) if self._home is not None else 0)
+        """Records of adopted directories that were delivered, or became dead letters."""
+        return self._records + (0 if self._adopted is None else _done(self._adopted))
+
+    async def stop(self) -> None:
+        """End the turn that is under way, and let go of its directory."""
+        if not self._ending.done():
+            self._ending.set_result(None)
+        if self._turn is not None:
+            await asyncio.wait({self._turn})
+
+    async def look(self) -> float:
+        """Look at the other directories, and deliver one that is due; the seconds to the next look."""
+        try:
+            self._remember(await asyncio.to_thread(self._survey))
+        except WalError as error:
+            self._refuse("", str(error))
+            return self.look_s
+        now = self._loop.time()
+        due = [(max(one.free_since + self._grace_s, one.not_before), name) for name, one in self._known.items()]
+        for at, name in sorted(due):
+            if at <= now and self._ready and await self._waits(name, self._known[name]) and self._ready:
+                await self._have_turn(name, self._known[name])
+                return RETAKE_S
+        return self.look_s
 
     @property
-    def pending(self) -> int:
-        """Records known to be left in the directories that we have taken up."""
-        return self._orphans.left + (_left(self._home) if self._home is not None else 0)
+    def _ready(self) -> bool:
+        delivery = self._own.delivery
+        reached = delivery.connection.connected and delivery.connection.cause is None
+        return reached and delivery.failure is None and not self._ending.done()
 
-    async def _look(self) -> None:
-        """A job of the keeper for each directory: a sync must not wait for all of them."""
-        names = await self._keeper.submit(self._neighbours.names)
-        looks = [await self._keeper.submit(self._neighbours.look, name, self._orphans.before(name)) for name in names]
-        now, reached = asyncio.get_running_loop().time(), self._ready()
-        for name, why in self._orphans.saw(now, looks, self._own(), reached=reached):
-            log.warning("a directory without an owner cannot be adopted directory=%s error=%s", name, why)
+    # -- which one -----------------------------------------------------------------------------------------------------
 
-    async def _adopt(self, name: str) -> bool:
-        """Give one directory its turn; False: it could not be had."""
-        try:
-            home = await self._take(name)
-        except WalLockedError:
-            self._orphans.lost(name)
-            return False
-        except Exception as error:
-            if self._orphans.failed(name, asyncio.get_running_loop().time(), str(error)):
-                log.exception("a directory without an owner could not be adopted: tried again directory=%s", name)
-            return False
-        self._home = home
-        if self._orphans.begin(name):
-            log.info("a directory without an owner is adopted directory=%s", name)
-        limit, whole, turn = 0.0, False, self._turn * self._orphans.turns(name)
-        headway = Headway(_unread(home))
-        middle = asyncio.get_running_loop().call_later(turn / 2, lambda: headway.half_over(_unread(home)))
-        try:
-            whole = await self._deliver(home, turn)
-            limit = self._let_go
-        finally:
-            middle.cancel()
-            left = await self._close(name, home, limit, headway)
-        if not left and (whole or await self._is_empty(name)):
-            self.directories += 1
-            log.info("the adopted directory is delivered and let go directory=%s", name)
-        else:
-            log.info(
-                "the adopted directory is let go for its owner, or for another turn directory=%s left=%d", name, left
-            )
-        return True
-
-    async def _deliver(self, home: Home, turn: float) -> bool:
-        """Deliver for one turn, or some in one while something is found out; whether everything is settled."""
-        clock = asyncio.get_running_loop().time
-        until = clock() + turn
-        longest = until + max(TURN_MAX - turn, 0.0) + PROLONGED
-        while True:
+    def _survey(self) -> dict[str, tuple[bool, Checkpoint]]:
+        """Return which directories have an owner, and what their checkpoints say; blocks."""
+        files, found = self._own.ring.files, {}
+        for path, locked, _ in instances(self._config.wal_dir, files=files):
             try:
-                async with asyncio.timeout_at(until):
-                    await home.drain()
-            except TimeoutError:
-                if not home.checking or until >= longest:
-                    return False
-                until = min(until + turn, longest)
-            except (DeliveryError, WalError):
-                # A lane is halted, and the others have had their turn; kafka is another cluster; or the disk failed.
-                return False
-            except Exception:
-                log.exception("delivering an adopted directory failed: it is let go and tried again")
-                return False
-            else:
-                return True
+                data = files.read_file(path / CHECKPOINT)
+                if data is not None:  # else nothing was ever stored in its ring (R1)
+                    found[path.name] = locked, load(data, path / CHECKPOINT)
+            except WalError as error:
+                self._refuse(path.name, str(error))
+        return found
 
-    async def _is_empty(self, name: str) -> bool:
-        """What a turn did not wait for may have been delivered while it was closed."""
-        seen = await self._keeper.submit(self._neighbours.look, name)
-        return seen.waiting is False
+    def _remember(self, found: dict[str, tuple[bool, Checkpoint]]) -> None:
+        known, self._known = self._known, {}
+        ids = Counter(checkpoint.producer_id for _, checkpoint in found.values())
+        for name, (locked, checkpoint) in found.items():
+            if locked or name == self._own.ring.directory.instance:
+                continue
+            one = known.get(name)
+            if one is None or one.checkpoint.epoch != checkpoint.epoch:
+                one = Neighbour(checkpoint, self._loop.time())
+            one.copied = ids[checkpoint.producer_id] > 1
+            self._known[name] = one
 
-    async def _close(self, name: str, home: Home, limit: float, headway: Headway) -> int:
-        checking = home.checking
+    async def _waits(self, name: str, one: Neighbour) -> bool:
+        """Whether records wait in a directory that are ours to deliver."""
+        if one.records is None:
+            try:
+                view = await asyncio.to_thread(inspect.look, self._config.wal_dir / name, self._own.ring.files)
+            except WalError as error:
+                self._refuse(name, str(error))
+                one.back_off(self._loop.time())
+                return False
+            one.records = view.records
+        wrong = self._wrong(one) if one.records else None
+        if wrong is not None:
+            self._refuse(name, wrong)
+        return one.records > 0 and wrong is None
+
+    def _wrong(self, one: Neighbour) -> str | None:
+        ours, its = self._own.ring.checkpoint, one.checkpoint
+        if one.copied:
+            return f"another directory has its producer id: move the copy out of wal_dir producer_id={its.producer_id}"
+        for option, stored, own in (
+            ("name", its.name, ours.name),
+            ("guarantee", its.guarantee, ours.guarantee),
+            ("cluster_id", its.cluster_id, its.cluster_id and ours.cluster_id),
+        ):
+            if stored != own:
+                message = "its records go elsewhere: start a producer for them, with this folder as instance"
+                return f"{message} {option}={stored!r} own={own!r}"
+        return None
+
+    def _refuse(self, name: str, why: str) -> None:
+        if (name, why) not in self._told:
+            self._told.add((name, why))
+            log.warning("adoption_refused %s path=%s", why, self._config.wal_dir / name)
+
+    # -- delivering it -------------------------------------------------------------------------------------------------
+
+    async def _have_turn(self, name: str, one: Neighbour) -> None:
+        """Deliver a directory for a turn, in a task of its own: to cancel the caller must not leave it half open."""
+        self._turn = self._loop.create_task(self._take_turn(name, one), name="aiorecover-adoption")
+        await asyncio.wait({self._turn})
+        error = None if self._turn.cancelled() else self._turn.exception()
+        if isinstance(error, WalLockedError):  # another process was faster
+            self._known.pop(name, None)
+        elif error is not None:
+            self._refuse(name, str(error) or repr(error))
+            one.back_off(self._loop.time())
+
+    async def _take_turn(self, name: str, one: Neighbour) -> None:
+        adopted = await self._open(replace(self._config, instance=name))
+        path = adopted.ring.directory.path
+        if not one.begun:
+            log.info("adopted a directory that no process has is delivered path=%s records=%s", path, one.records)
+        self._adopted, one.begun = adopted, True
         try:
-            left = await home.stop(limit)
+            adopted.start()
+            await self._deliver(adopted)
         finally:
-            self._home = None
-            settled = _settled(home)
-            self._settled += settled
-            now = asyncio.get_running_loop().time()
-            cut_off = headway.cut_off(_unread(home), settled, checking=checking)
-            self._orphans.let_go(name, now, settled=settled, left=_left(home), judged=home.judged, cut_off=cut_off)
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():  # a stop that is cancelled closes in a hurry, and returns
-            raise asyncio.CancelledError
-        return left
+            left = await adopted.close()
+            done, self._adopted = _done(adopted), None
+            self._records += done
+            one.checkpoint = adopted.ring.checkpoint
+            one.records = max(left, 1) if adopted.ring.recovering else left
+            if not one.records:
+                self.directories += 1
+                log.info("adoption_done the directory is delivered and let go path=%s", path)
+            elif done:
+                one.pause_s = 0.0
+                one.not_before = self._loop.time() + RETAKE_S
+            else:
+                one.back_off(self._loop.time())
+
+    async def _deliver(self, adopted: Opened) -> None:
+        """Deliver until all is done, the turn is over, or our producer stops."""
+        drained = asyncio.ensure_future(adopted.drained(None))
+        until = self._loop.time() + self._turn_s
+        try:
+            while not (drained.done() or self._ending.done()):
+                busy = adopted.ring.recovering or adopted.delivery.checker.reading
+                if self._loop.time() >= until + (BUSY_S if busy else 0.0):
+                    break
+                await asyncio.wait({drained, self._ending}, timeout=STEP_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            drained.cancel()
+            await asyncio.gather(drained, return_exceptions=True)  # it fails where delivery stops; its log says so
 
 
-def _settled(home: Home) -> int:
-    counts = home.statistics("adopted")
-    return counts.delivered + counts.dead_lettered
-
-
-def _unread(home: Home) -> int:
-    return home.statistics("adopted").unread
-
-
-def _left(home: Home) -> int:
-    counts = home.statistics("adopted")
-    return counts.pending + counts.unread
+def _done(adopted: Opened) -> int:
+    return adopted.delivery.delivered + adopted.delivery.dead_lettered

@@ -1,55 +1,50 @@
 """Every option of a producer, checked where it is given: no file, no network, no event loop.
 
 ``Config.from_options`` is the one way from what a user wrote to what the rest of the package reads. It
-refuses what it does not know and what cannot be meant together; an option left out follows from those given
-(``max_batch_size`` from ``max_request_size``, which follows from ``slot_bytes``).
+refuses what it does not know and what cannot be meant together.
 """
 
 import difflib
-import inspect
-import os
-import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
-from aiokafka import AIOKafkaProducer, codec
 from aiokafka.abc import AbstractTokenProvider
 
-from aiorecover.errors import ConfigError, EncodeError
+from aiorecover.checks import (
+    Check,
+    absolute,
+    compression,
+    credential,
+    folder,
+    function,
+    must_be,
+    one_of,
+    serializer,
+    servers,
+    text,
+    topic,
+    whole,
+)
+from aiorecover.errors import ConfigError
 from aiorecover.receipt import DeliveryReport
-from aiorecover.serialization import Serializer, check_topic
+from aiorecover.serialization import Serializer
 
-__all__ = ["Config"]
+__all__ = ["Config", "Options"]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-SLOT_BYTES_MIN: Final = 16 * KIB  # four pages: tests fill and recycle such slots quickly
-SLOT_BYTES_MAX: Final = GIB  # a slot is mapped and recycled whole: above this, recycling stands still
-SLOTS_MIN: Final = 6  # one written, one read, one waiting for its checkpoint, one ready; one for each other ring
-SLOT_OVERHEAD: Final = KIB  # 256 at a slot's ends, 20 before a frame, a topic of up to 249: rounded up
-BATCH_SIZE: Final = 512 * KIB  # larger ones gain nothing measurable; brokers take 1,048,588 by default
+WAL_BYTES_MIN: Final = 8 * MIB  # some lanes, and room to rewrite
+LARGEST_RECORDS: Final = 4  # that the ring has to hold: a quarter of it is for dead letters, which may be as large
+RECORD_BYTES_MAX: Final = 63 * MIB  # a record stands in one region of the ring, of 64 MiB
+BATCH_SIZE: Final = 256 * KIB  # larger ones gain nothing measurable; brokers take 1,048,588 by default
 REQUEST_SIZE: Final = MIB  # aiokafka's default, just below the brokers' default limit
-PORT: Final = 9092  # Kafka's, where a server is named without one
-PORT_MAX: Final = 65_535  # a port is 16 bits
 INT32_MAX: Final = 2**31 - 1  # request_timeout_ms travels to the broker as an int32
-DURATION_MAX_MS: Final = 100 * 365 * 86_400_000  # a century: the clocks of threads overflow at 292 years
 
-_SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\],@\ud800-\udfff]+)(?::(?P<port>[0-9]{1,5}))?")
-_INSTANCE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # one plain folder name, never hidden or ".."
-_NAME_MAX = 249  # as long as a topic's: the name stands in every checkpoint, whose place is fixed
-_SURROGATE = re.compile(r"[\ud800-\udfff]")  # what Python makes of bytes that are no text: nobody can store it
-
-_CODECS: Mapping[str, Callable[[], bool]] = {
-    "gzip": codec.has_gzip,
-    "snappy": codec.has_snappy,
-    "lz4": codec.has_lz4,
-    "zstd": codec.has_zstd,
-}
-_CONTEXT = (ssl.SSLContext, type(None))
+_NONE_MATTERS = ("connections_max_idle_ms",)  # None: connections stay; of all others None is aiokafka's default
 _TLS = ("SSL", "SASL_SSL")
 _SASL = ("SASL_PLAINTEXT", "SASL_SSL")
 _LOGIN = ("sasl_plain_username", "sasl_plain_password", "sasl_oauth_token_provider")  # of no use without SASL
@@ -64,73 +59,108 @@ _FORCED: tuple[tuple[str, tuple[object, ...], str], ...] = (
 )
 
 
+class Options(TypedDict, total=False):
+    """The keyword arguments of a producer beside ``wal_dir`` and ``bootstrap_servers``; `Config` describes them."""
+
+    name: str | None
+    cluster_id: str | None
+    instance: str | None
+    guarantee: Literal["at_least_once", "exactly_once"]
+    fsync: Literal["never", "interval", "always"]
+    fsync_interval_ms: int
+    checkpoint_interval_ms: int
+    wal_max_bytes: int
+    wal_min_free_bytes: int | None
+    on_full: Literal["raise", "wait"]
+    full_timeout_ms: int
+    max_batch_size: int
+    max_request_size: int
+    linger_ms: int
+    delivery_timeout_ms: int | None
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    request_timeout_ms: int
+    stop_timeout_ms: int
+    on_permanent_error: Literal["dead_letter", "halt"]
+    dead_letter_topic: str | None
+    on_delivery: Callable[[DeliveryReport], Awaitable[None] | None] | None
+    recovery_check: bool
+    key_serializer: Serializer | None
+    value_serializer: Serializer | None
+    partitioner: Callable[..., int] | None
+    adoption_grace_ms: int | None
+    audit_topic: str | None
+    # As aiokafka's producer takes them, with its defaults.
+    client_id: str | None
+    compression_type: Literal["gzip", "snappy", "lz4", "zstd"] | None
+    connections_max_idle_ms: int | None
+    metadata_max_age_ms: int
+    transaction_timeout_ms: int
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+    ssl_context: ssl.SSLContext | None
+    sasl_mechanism: Literal["PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None
+    sasl_kerberos_service_name: str | None
+    sasl_kerberos_domain_name: str | None
+    sasl_oauth_token_provider: AbstractTokenProvider | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Checked options; make it with ``from_options``. Durations are ms, sizes are bytes.
 
-    What stands here of an option is what the README says (``python -m tests.support.options`` writes it there).
+    These sentences are the table in docs/options.md (``python -m tests.support.options`` writes it).
 
     Attributes:
         wal_dir: directory of the write-ahead log: on a disk that outlives the process, its user's own, no link.
-        file_system: what a ``wal_dir`` brings of its own (`aiorecover.testing.MemoryDisk`); None: the system's.
+        files: what a ``wal_dir`` brings of its own (`aiorecover.testing.MemoryDisk`); None: the system's.
         bootstrap_servers: Kafka, as "host:port,host:port" or a list; 9092 where no port is named.
         client: options for aiokafka that are no attribute here (security, compression, metadata).
-        name: a name of the destination. The directory remembers the first one that it is opened with, also where it was
-            opened without one before: under another one, or none, it is refused from then on.
-        cluster_id: Kafka's id of the cluster to deliver to, also where a directory remembers another one because the
-            cluster was replaced; what tells no id is refused then. None: the one that the directory remembers, or else
-            the first one reached.
+        name: a name of the destination. The directory remembers the first name that it is opened with, and refuses a
+            start under another one, or under none.
+        cluster_id: Kafka's id of the cluster to deliver to; also says that a cluster was replaced on purpose. None: the
+            one that the directory remembers, or else the first one reached.
         instance: the folder in ``wal_dir`` to take, and to wait for: 1 to 64 of the characters a-z A-Z 0-9 . _ - and no
             leading dot; None: the first number that is free.
-        guarantee: "at_least_once", which repeats nothing when a process dies; or "exactly_once": in transactions, so
-            neither does a power cut, a lost answer or a restored directory, for who reads with
-            ``isolation_level="read_committed"``. All partitions wait for the one that does not get through.
+        guarantee: "at_least_once", which repeats nothing when a process dies; or "exactly_once", in transactions, which
+            repeats nothing after a power cut either, for consumers with ``isolation_level="read_committed"``. A
+            partition that does not get through holds up the others.
         fsync: what a power cut may take. "never": what the kernel had not written; "interval": at most what came after
-            the last flush began; "always": nothing, ``publish`` waits for the disk.
+            the last flush began; "always": nothing, since ``publish`` waits for the disk.
         fsync_interval_ms: pause between two flushes under ``fsync="interval"``.
-        checkpoint_interval_ms: how often the state of the directory is written; a restart reads what came since.
-        wal_max_bytes: the ring, the retry ring and the dead ring together grow up to here: of each folder in
-            ``wal_dir``, so several workers take as much each. At least six times ``slot_bytes``. The retry ring gets at
-            most half of it (what is moved there, a third: there has to be room to rewrite it), the dead ring a quarter.
-        wal_min_free_bytes: what the rings leave free on the disk for others; only a slot each for the retry and the
-            dead ring is taken from that, too, if it has to be.
+        checkpoint_interval_ms: how often manifests are published to ``audit_topic``, where there is news.
+        wal_max_bytes: the most that the ring takes; 8 MiB and four times ``max_request_size`` at least. It counts for
+            each folder in ``wal_dir``: four workers may take four times as much. Dead letters take a quarter of it.
+        wal_min_free_bytes: what the ring leaves free on the volume. None: a twentieth of the volume, at most 1 GiB.
+            Only rewriting takes from it, a segment or two for each partition that it writes to.
         on_full: "raise" ``WalFullError`` at once, or "wait" in line for room.
-        full_timeout_ms: how long ``on_full="wait"`` waits for room, and ``instance`` for its folder, which an adopter
-            lets go of within a third of this (10 s at most; more is said under Several workers).
-        slot_bytes: the ring is freed and grows by slots of this size, a power of two from 16 KiB to 1 GiB; a directory
-            keeps its own.
+        full_timeout_ms: how long ``on_full="wait"`` waits for room, and ``instance`` for its folder.
         max_batch_size: records of one partition that travel together, before compression; at most
-            ``max_request_size``, and lowered to that where it is left out.
-        max_request_size: the largest record, as Kafka counts it; it must fit a slot, and is lowered to what fits where
-            it is left out.
-        linger_ms: how long a batch that is not full waits for more records; longer, up to half a second, while more is
-            published than is read of it and hundreds of partitions have some.
-        delivery_timeout_ms: a record that could not be delivered within this time since it was accepted becomes a dead
-            letter, an eighth of it and a second later at most; what is being sent, only when that attempt has ended
-            (``request_timeout_ms``) and the pause behind it. None: never. At least ``linger_ms`` and
-            ``request_timeout_ms``.
+            ``max_request_size``, which is also its default where that is less.
+        max_request_size: the largest record, as Kafka counts it; 63 MiB at most.
+        linger_ms: how long a batch that is not full waits for more records; longer, up to a quarter of a second, where
+            many partitions of a broker have some.
+        delivery_timeout_ms: a batch whose oldest record was accepted longer ago than this, and could not be delivered,
+            becomes dead letters; an attempt that is under way is waited for first. None: never. At least ``linger_ms``
+            plus ``request_timeout_ms``.
         retry_backoff_ms: first pause before what failed is tried again; it doubles.
-        retry_backoff_max_ms: longest pause.
-        request_timeout_ms: aiokafka's, for one request, counted from when its bytes moved last; ``send_and_wait`` and
-            ``partitions_for`` wait so long, too.
+        retry_backoff_max_ms: longest pause; five seconds at least where a right or a topic's setting has to be mended.
+        request_timeout_ms: for one request, as aiokafka's; ``send_and_wait`` and ``partitions_for`` wait so long, too.
         stop_timeout_ms: how long ``stop()`` and the end of ``async with`` take at most.
-        on_permanent_error: what becomes of a record that Kafka refuses for good. "dead_letter": the dead ring keeps it;
-            "halt": its partition stands still.
-        dead_letter_topic: where dead letters are published, besides being kept in the dead ring. One whose copy does
-            not fit a slot with its extra headers stays there alone, with an ERROR in the log.
-        on_delivery: called with the ``DeliveryReport`` of every record, plain or async, before it counts as delivered:
-            one after the other in each partition, whose next batch waits. A plain one holds up the loop, an awaited one
-            is cancelled after 30 s: so is a ``publish`` in it that waits for room in a full ring, which its own record
-            may take; ``publish_nowait`` waits for nothing. What it raises is counted (``callback_errors``) and logged,
-            once a minute at most.
+        on_permanent_error: what becomes of a record that Kafka refuses for good. "dead_letter": it is kept in the ring,
+            and its partition goes on; "halt": its partition stands still until the next start.
+        dead_letter_topic: where dead letters are published, besides being kept.
+        on_delivery: function or coroutine function, called with the ``DeliveryReport`` of every record before it counts
+            as delivered: in order for each partition, whose next batch waits. A plain function holds up the loop; a
+            coroutine is cancelled after 30 s. What it raises is counted (``callback_errors``) and logged.
         recovery_check: after a power cut, look in Kafka for what was in flight, so that it does not come twice; needs
-            permission to Read the topics, and holds delivery for 10 s at most. Under "exactly_once" nothing is looked
-            for.
+            the right to Read the topics, and holds up a partition for a minute at most. Under "exactly_once" nothing
+            is looked for.
         key_serializer: callable(key), or an object with serialize(topic, key, headers).
         value_serializer: callable(value), or an object with serialize(topic, value, headers).
-        partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2. Asked once for a
-            record, or for a batch of records without a key; while it fails, or names no partition of the topic, the
-            topic waits.
+        partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2, and for records
+            without a key one partition after the other. What it raises, ``publish`` raises.
         adoption_grace_ms: another folder of ``wal_dir`` in which records wait for the same cluster and ``name``, and
             which no process has had for so long (less than 500 counts as 500), is delivered by this one, with its
             options; None adopts none.
@@ -141,7 +171,7 @@ class Config:
     """
 
     wal_dir: Path
-    file_system: Any  # a wal.storage.FileSystem, of which this layer knows nothing
+    files: Any  # an aiorecover.ring.files.Files, of which this layer knows nothing
     bootstrap_servers: tuple[str, ...]
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)  # holds passwords
     name: str | None = None
@@ -150,18 +180,17 @@ class Config:
     guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
     fsync: Literal["never", "interval", "always"] = "interval"
     fsync_interval_ms: int = 1000  # a second of records at stake in a power cut, one sync a second
-    checkpoint_interval_ms: int = 5000  # slots wait this long at most to be recycled
+    checkpoint_interval_ms: int = 5000  # an audit sees what is newer as not told yet
     wal_max_bytes: int = 20 * GIB  # 18 minutes of an outage at 100,000 records/s of 200 bytes
-    wal_min_free_bytes: int = GIB  # logs and other processes on the disk go on
+    wal_min_free_bytes: int | None = None  # logs and other processes on the disk go on
     on_full: Literal["raise", "wait"] = "raise"
     full_timeout_ms: int = 30_000  # a web request has usually given up by then
-    slot_bytes: int = 16 * MIB  # a second of records at 80,000/s: recycled often, mapped seldom
     max_batch_size: int = BATCH_SIZE
     max_request_size: int = REQUEST_SIZE
     linger_ms: int = 5  # about one round trip to the broker: below it, waiting costs nothing
     delivery_timeout_ms: int | None = None
     retry_backoff_ms: int = 100  # aiokafka's default
-    retry_backoff_max_ms: int = 10_000  # a stalled lane notices its recovery within this
+    retry_backoff_max_ms: int = 1000  # delivery goes on within a second
     request_timeout_ms: int = 40_000  # aiokafka's default: above the broker's own 30 s
     stop_timeout_ms: int = 10_000  # a third of what Kubernetes grants before it kills
     on_permanent_error: Literal["dead_letter", "halt"] = "dead_letter"
@@ -173,11 +202,6 @@ class Config:
     partitioner: Callable[..., int] | None = None
     adoption_grace_ms: int | None = 60_000  # a process that is restarted is back by then
     audit_topic: str | None = None
-
-    @property
-    def bounded_by_slots(self) -> bool:
-        """Whether ``max_request_size`` is as large as the slots allow: larger records need larger slots first."""
-        return self.max_request_size == self.slot_bytes - SLOT_OVERHEAD
 
     @classmethod
     def from_options(cls, wal_dir: object, bootstrap_servers: object, options: Mapping[str, Any]) -> "Config":
@@ -191,14 +215,13 @@ class Config:
         _refuse_unknown(options)
         _refuse_forced(options)
         own = {name: check(name, options[name]) for name, check in _CHECKS.items() if name in options}
-        client = {name: options[name] for name in sorted(_CLIENT_OPTIONS & options.keys())}
-        for name in _CLIENT_CHECKS.keys() & client.keys():
-            _CLIENT_CHECKS[name](name, client[name])
+        client = {name: check(name, options[name]) for name, check in _CLIENT_CHECKS.items() if name in options}
+        client = {name: value for name, value in client.items() if value is not None or name in _NONE_MATTERS}
         _check_security(client)
         config = cls(
-            wal_dir=_absolute(wal_dir),
-            file_system=getattr(wal_dir, "file_system", None),
-            bootstrap_servers=_servers(bootstrap_servers),
+            wal_dir=absolute(wal_dir),
+            files=getattr(wal_dir, "files", None),
+            bootstrap_servers=servers(bootstrap_servers),
             client=MappingProxyType(client),
             **_with_derived(own),
         )
@@ -207,146 +230,57 @@ class Config:
         return config
 
 
-_Check = Callable[[str, object], object]
-
-
-def _whole(minimum: int, maximum: int = DURATION_MAX_MS, *, optional: bool = False) -> _Check:
-    def check(name: str, value: object) -> object:
-        if value is None and optional:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ConfigError(f"{name} must be an int{' or None' if optional else ''} {_shown(name, value)}")
-        if not minimum <= value <= maximum:
-            raise ConfigError(f"{name} must be from {minimum} to {maximum} {name}={value}")
-        return int(value)
-
-    return check
-
-
-def _must_be(what: str, accepts: Callable[[Any], bool]) -> _Check:
-    def check(name: str, value: object) -> object:
-        if accepts(value):
-            return value
-        raise ConfigError(f"{name} must be {what} {_shown(name, value)}")
-
-    return check
-
-
-def _credential(what: str, kind: type) -> _Check:
-    """Of a type, or None; what was given stays out of the text, for it may be a secret."""
-
-    def check(name: str, value: object) -> object:
-        if value is None or isinstance(value, kind):
-            return value
-        raise ConfigError(f"{name} must be {what}, or None type={type(value).__qualname__}")
-
-    return check
-
-
-def _one_of(*choices: str) -> _Check:
-    what = ", ".join(f'"{choice}"' for choice in choices)
-    return _must_be(f"one of {what}", lambda value: isinstance(value, str) and value in choices)
-
-
-_text = _must_be(
-    f"a str of 1 to {_NAME_MAX} characters, or None",
-    lambda value: (
-        value is None or (isinstance(value, str) and 0 < len(value) <= _NAME_MAX and _SURROGATE.search(value) is None)
-    ),
-)
-_folder = _must_be(
-    "a folder's name of 1 to 64 of the characters a-z A-Z 0-9 . _ - without a leading dot, or None",
-    lambda value: value is None or (isinstance(value, str) and _INSTANCE.fullmatch(value) is not None),
-)
-_function = _must_be("callable, or None", lambda value: value is None or callable(value))
-
-
-def _topic(name: str, value: object) -> object:
-    try:
-        return None if value is None else check_topic(value)
-    except EncodeError as error:
-        raise ConfigError(f"{name} must be a topic's name, or None error={error}") from None
-
-
-def _serializer(name: str, value: object) -> object:
-    serialize = getattr(value, "serialize", value)
-    if value is not None and not callable(serialize):
-        raise ConfigError(
-            f"{name} must be callable, have serialize(topic, value, headers), or be None "
-            f"type={type(value).__qualname__}",
-        )
-    if inspect.iscoroutinefunction(serialize):
-        raise ConfigError(f"{name} must not be async: nothing awaits it type={type(value).__qualname__}")
-    return value
-
-
-def _compression(name: str, value: object) -> object:
-    if value is None:
-        return None
-    codec_name = str(_one_of(*_CODECS)(name, value))
-    if not _CODECS[codec_name]():
-        raise ConfigError(f"{name} needs a library that is missing: pip install cramjam {name}={value!r}")
-    return value
-
-
 # Every option of ours; the ranges leave out what cannot work, not what is unwise.
-_CHECKS: Mapping[str, _Check] = {
-    "name": _text,
-    "cluster_id": _text,
-    "instance": _folder,
-    "guarantee": _one_of("at_least_once", "exactly_once"),
-    "fsync": _one_of("never", "interval", "always"),
-    "fsync_interval_ms": _whole(1),
-    "checkpoint_interval_ms": _whole(1),
-    "wal_max_bytes": _whole(1, 2**63 - 1),  # what a file offset can be
-    "wal_min_free_bytes": _whole(0, 2**63 - 1),
-    "on_full": _one_of("raise", "wait"),
-    "full_timeout_ms": _whole(1),
-    "slot_bytes": _whole(SLOT_BYTES_MIN, SLOT_BYTES_MAX),
-    "max_batch_size": _whole(1, SLOT_BYTES_MAX),
-    "max_request_size": _whole(1, SLOT_BYTES_MAX),
-    "linger_ms": _whole(0),
-    "delivery_timeout_ms": _whole(1, optional=True),
-    "retry_backoff_ms": _whole(1),
-    "retry_backoff_max_ms": _whole(1),
-    "request_timeout_ms": _whole(1, INT32_MAX),
-    "stop_timeout_ms": _whole(0),
-    "on_permanent_error": _one_of("dead_letter", "halt"),
-    "dead_letter_topic": _topic,
-    "on_delivery": _function,
-    "recovery_check": _must_be("True or False", lambda value: isinstance(value, bool)),
-    "key_serializer": _serializer,
-    "value_serializer": _serializer,
-    "partitioner": _function,
-    "adoption_grace_ms": _whole(0, optional=True),
-    "audit_topic": _topic,
+_CHECKS: Mapping[str, Check] = {
+    "name": text,
+    "cluster_id": text,
+    "instance": folder,
+    "guarantee": one_of("at_least_once", "exactly_once"),
+    "fsync": one_of("never", "interval", "always"),
+    "fsync_interval_ms": whole(1),
+    "checkpoint_interval_ms": whole(1),
+    "wal_max_bytes": whole(WAL_BYTES_MIN, 2**63 - 1),  # what a file offset can be
+    "wal_min_free_bytes": whole(0, 2**63 - 1, optional=True),
+    "on_full": one_of("raise", "wait"),
+    "full_timeout_ms": whole(1),
+    "max_batch_size": whole(1, RECORD_BYTES_MAX),
+    "max_request_size": whole(1, RECORD_BYTES_MAX),
+    "linger_ms": whole(0),
+    "delivery_timeout_ms": whole(1, optional=True),
+    "retry_backoff_ms": whole(1),
+    "retry_backoff_max_ms": whole(1),
+    "request_timeout_ms": whole(1, INT32_MAX),
+    "stop_timeout_ms": whole(0),
+    "on_permanent_error": one_of("dead_letter", "halt"),
+    "dead_letter_topic": topic,
+    "on_delivery": function,
+    "recovery_check": must_be("True or False", lambda value: isinstance(value, bool)),
+    "key_serializer": serializer,
+    "value_serializer": serializer,
+    "partitioner": function,
+    "adoption_grace_ms": whole(0, optional=True),
+    "audit_topic": topic,
 }
 
 # Of what is passed through, only what aiokafka would find out at start or not at all.
-_CLIENT_CHECKS: Mapping[str, _Check] = {
-    "client_id": _text,
-    "compression_type": _compression,
-    "connections_max_idle_ms": _whole(1, optional=True),
-    "metadata_max_age_ms": _whole(1),
-    "security_protocol": _one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-    "sasl_mechanism": _one_of("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
-    "sasl_plain_username": _credential("a str", str),
-    "sasl_plain_password": _credential("a str", str),
-    "sasl_kerberos_service_name": _credential("a str", str),
-    "sasl_kerberos_domain_name": _credential("a str", str),
-    "sasl_oauth_token_provider": _credential("an aiokafka.abc.AbstractTokenProvider", AbstractTokenProvider),
-    "ssl_context": _must_be("an ssl.SSLContext, or None", lambda value: isinstance(value, _CONTEXT)),
-    "transaction_timeout_ms": _whole(1, INT32_MAX),
+_CLIENT_CHECKS: Mapping[str, Check] = {
+    "client_id": text,
+    "compression_type": compression,
+    "connections_max_idle_ms": whole(1, optional=True),
+    "metadata_max_age_ms": whole(1),
+    "security_protocol": one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    "sasl_mechanism": one_of("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+    "sasl_plain_username": credential("a str", str),
+    "sasl_plain_password": credential("a str", str),
+    "sasl_kerberos_service_name": credential("a str", str),
+    "sasl_kerberos_domain_name": credential("a str", str),
+    "sasl_oauth_token_provider": credential("an aiokafka.abc.AbstractTokenProvider", AbstractTokenProvider),
+    "ssl_context": must_be("an ssl.SSLContext, or None", lambda value: isinstance(value, ssl.SSLContext | None)),
+    "transaction_timeout_ms": whole(1, INT32_MAX),
 }
 
-_AIOKAFKA = inspect.signature(AIOKafkaProducer.__init__).parameters.keys() - {"self", "bootstrap_servers"}
-_CLIENT_OPTIONS = _AIOKAFKA - _CHECKS.keys() - {name for name, _, _ in _FORCED}
-KNOWN_OPTIONS = sorted(_AIOKAFKA | _CHECKS.keys())
+KNOWN_OPTIONS = sorted({*Options.__annotations__, *(name for name, _, _ in _FORCED)})
 _DEFAULTS = {one.name: one.default for one in fields(Config)}
-
-
-def _shown(name: str, value: object) -> str:
-    return f"type={type(value).__qualname__} {name}={value!r:.100}"
 
 
 def _refuse_unknown(options: Mapping[str, Any]) -> None:
@@ -365,9 +299,7 @@ def _refuse_forced(options: Mapping[str, Any]) -> None:
 
 def _with_derived(own: dict[str, Any]) -> dict[str, Any]:
     """Options left out that follow from those given."""
-    slot_bytes = own.get("slot_bytes", _DEFAULTS["slot_bytes"])
-    request = own.setdefault("max_request_size", min(REQUEST_SIZE, slot_bytes - SLOT_OVERHEAD))
-    own.setdefault("max_batch_size", min(BATCH_SIZE, request))
+    own.setdefault("max_batch_size", min(BATCH_SIZE, own.get("max_request_size", REQUEST_SIZE)))
     first_pause = own.get("retry_backoff_ms", _DEFAULTS["retry_backoff_ms"])
     own.setdefault("retry_backoff_max_ms", max(first_pause, _DEFAULTS["retry_backoff_max_ms"]))
     return own
@@ -381,12 +313,10 @@ def _conflicts(config: Config) -> Iterator[str]:
             "retry_backoff_max_ms must not be below retry_backoff_ms: raise it "
             f"retry_backoff_max_ms={config.retry_backoff_max_ms} retry_backoff_ms={config.retry_backoff_ms}"
         )
-    # The default said aloud is harmless (settings objects pass everything); another value expects an effect.
-    # An adopter keeps a directory for a part of it: whoever shares a wal_dir says the same, waiting or not.
     used = config.on_full == "wait" or config.instance is not None or config.adoption_grace_ms is not None
-    if not used and config.full_timeout_ms != _DEFAULTS["full_timeout_ms"]:
+    if not used and config.full_timeout_ms != _DEFAULTS["full_timeout_ms"]:  # the default said aloud is harmless
         yield (
-            'full_timeout_ms has no effect: set on_full="wait" or instance, or leave adoption_grace_ms=None out '
+            'full_timeout_ms has no effect: set on_full="wait", instance or adoption_grace_ms, or leave it out '
             f"full_timeout_ms={config.full_timeout_ms}"
         )
     if config.dead_letter_topic is not None and config.on_permanent_error == "halt":
@@ -419,18 +349,11 @@ def _timeout_conflicts(config: Config) -> Iterator[str]:
 
 
 def _size_conflicts(config: Config) -> Iterator[str]:
-    slot, request, batch = config.slot_bytes, config.max_request_size, config.max_batch_size
-    if slot & (slot - 1):
-        yield f"slot_bytes must be a power of two: use 16777216 for example slot_bytes={slot}"
-    if config.wal_max_bytes < SLOTS_MIN * slot:
+    request, batch, ring = config.max_request_size, config.max_batch_size, config.wal_max_bytes
+    if ring < LARGEST_RECORDS * request:
         yield (
-            f"wal_max_bytes must hold {SLOTS_MIN} slots: raise it to {SLOTS_MIN * slot}, or lower slot_bytes "
-            f"wal_max_bytes={config.wal_max_bytes} slot_bytes={slot}"
-        )
-    if request > slot - SLOT_OVERHEAD:
-        yield (
-            f"max_request_size does not fit a slot: lower it to {slot - SLOT_OVERHEAD}, or raise slot_bytes "
-            f"max_request_size={request} slot_bytes={slot}"
+            f"wal_max_bytes must be {LARGEST_RECORDS} times max_request_size at least: raise it to "
+            f"{LARGEST_RECORDS * request}, or lower max_request_size wal_max_bytes={ring} max_request_size={request}"
         )
     if batch > request:
         yield (
@@ -473,38 +396,3 @@ def _refuse_unused_login(client: Mapping[str, Any], mechanism: str) -> None:
             'which is not encrypted, or "PLAINTEXT" to go without a login'
         )
         raise ConfigError(f"{given[0]} {message} sasl_mechanism={mechanism!r}")
-
-
-def _absolute(wal_dir: object) -> Path:
-    path = os.fspath(wal_dir) if isinstance(wal_dir, (str, os.PathLike)) else None
-    if not isinstance(path, str) or not path.strip() or "\0" in path:
-        raise ConfigError(f"wal_dir must name a directory: pass a str or a Path {_shown('wal_dir', wal_dir)}")
-    if path.startswith("~"):
-        raise ConfigError(f"wal_dir is not expanded: pass Path(...).expanduser() wal_dir={path!r}")
-    try:
-        os.fsencode(path)  # surrogates may stand for bytes of a name, as in what listdir gives
-    except UnicodeEncodeError:
-        raise ConfigError(f"wal_dir cannot be a name of a file: clean the text wal_dir={path!r}") from None
-    return Path(os.path.abspath(path))  # noqa: PTH100  # resolve() would ask the disk
-
-
-def _servers(servers: object) -> tuple[str, ...]:
-    if isinstance(servers, str):
-        servers = servers.split(",")
-    if not isinstance(servers, (list, tuple)) or not servers:
-        raise ConfigError(
-            'bootstrap_servers must be "host:port", or a list of them, and not empty '
-            f"{_shown('bootstrap_servers', servers)}",
-        )
-    return tuple(_server(server) for server in servers)
-
-
-def _server(server: object) -> str:
-    match = _SERVER.fullmatch(server.strip()) if isinstance(server, str) else None
-    port = int(match["port"] or PORT) if match else 0
-    if match is None or not 1 <= port <= PORT_MAX:
-        raise ConfigError(
-            'bootstrap_servers must be "host:port" each: no scheme, IPv6 in brackets, port 1 to 65535 '
-            f"server={str(server).rpartition('@')[2]!r:.100}",  # what stands before an @ may be a password
-        )
-    return f"{match['host']}:{port}"

@@ -13,8 +13,8 @@
     │   ├── WalDestinationError             the directory belongs to another cluster or another name
     │   └── WalIOError(OSError)             the operating system refused: errno is kept
     └── DeliveryError(aiokafka KafkaError)  what Kafka said of a record that was accepted
-        ├── DeliveryPendingError            not settled in time, or held up until somebody mends it: in the ring
-        └── PermanentDeliveryError          Kafka will never take it, as it is
+        ├── DeliveryPendingError            not settled in time: it is in the ring
+        └── PermanentDeliveryError          Kafka will never take it as it is, or the disk lost it
 
 A type exists only where a caller would act differently. Messages are lower case, say what to do, and end in
 ``key=value`` pairs.
@@ -76,7 +76,7 @@ class WalFullError(WalError):
 
 
 class RecordTooLargeError(WalError):
-    """The record is above ``max_request_size`` or does not fit a slot; it was not stored."""
+    """The record is above ``max_request_size``, or fits no segment of the ring; it was not stored."""
 
 
 class WalFormatError(WalError):
@@ -117,18 +117,15 @@ class DeliveryPendingError(DeliveryError):
 
     ``persisted`` is ``"possibly"`` then, also of what was not sent yet: it may be at any moment.
 
-    The message says what holds it up, as far as that is known at the moment: Kafka is not reached, its topic is not
-    known, its partition does not get through, with the last error; or nothing is wrong, and it takes its turn.
-
-    Nobody waits for the limit where somebody has to mend something first. Kafka is another cluster than the one that
-    the records belong to: the cause is then a `WalDestinationError`, and says what to do; delivery goes on by itself
-    once that is mended. Or the record's lane is halted, and not for this record: it is delivered after the next start.
+    The message says what holds it up, as far as that is known at the moment: Kafka is not reached or is another
+    cluster, the topic is not known, the partition does not get through, with the last error; or nothing is wrong, and
+    it takes its turn. A record after one that halted its lane gets this error at once: the next start delivers it.
     """
 
 
 class PermanentDeliveryError(DeliveryError):
     """Kafka will never take the record: it is a dead letter, or damage took it from the disk.
 
-    Under ``on_permanent_error="halt"`` it is no dead letter: the record that Kafka refused stays in the ring, and the
-    next start tries it again. `flush` raises this of a lane that is halted.
+    Under ``on_permanent_error="halt"`` the record that Kafka refused stays in the ring, and the next start tries it
+    again; `flush` raises this, too, once all other lanes are delivered.
     """

@@ -13,14 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-NAMES = (
-    "aiorecover",
-    "aiorecover.delivery",
-    "aiorecover.delivery.dead_letters",
-    "aiorecover.session",
-    "aiorecover.spark",
-    "aiorecover.wal",
-)
+NAMES = ("aiorecover", "aiorecover.spark")
 
 _teller = logging.NullHandler()  # for its `handleError`, which asks `logging.raiseExceptions`
 _told: set[type] = set()  # once each: a handler that fails does so for every line

@@ -1,235 +1,282 @@
-"""Publishes manifests (`delivery.manifest` says what they claim) to the topic that ``audit_topic`` names.
+"""Manifests: what a producer says of its own records on ``audit_topic``, for audits.
 
-As often as checkpoints are made, where there is news. What they say is captured then, in one turn of the loop, from
-what the rings and the dead letters know anyway: nothing is done for it when a record is published or delivered.
+Record ids have no gaps, so an audit sees which ids are not in Kafka; it cannot see why, nor what should come after the
+last one. A manifest says that of one epoch of one directory:
 
-They go past the ring, over a session of their own, without an identity: what they say is said again. So an audit topic
-that is not there, may not be written to, or does not answer, holds up nothing: one warning for each kind of trouble,
-and one line when it is over.
+    last            sequences up to ``last`` were given out so far
+    sealed          and no others will be: the epoch is over
+    settled         everything up to this sequence is done: delivered, or named below
+    dead_lettered   ranges of dead letters: refused for good, or too old (``delivery_timeout_ms``)
+    damaged         ranges in which the ring was damaged, and what is not in the topics is gone
+
+Each claim only grows, so all manifests of an epoch are read together: the highest numbers, the union of the ranges.
+Repeats and disorder do no harm, and the next manifest makes up for one that is lost: at least once is enough, past the
+ring, without an identity that Kafka knows.
+
+A process tells of its own epoch, and seals it when it stops. An opening tells of each earlier epoch that it finds in
+the ring, sealed, since nothing is added to it. What is settled goes over epochs, in their order: where something of a
+later epoch is, all of an earlier one is, told or not. An epoch without records is not told of.
+
+A manifest is one record of JSON. Its key is ``producer id/epoch/told_by/part``, where ``told_by`` is the epoch of the
+process that tells; of one key the newest counts, so the topic may be compacted. Ranges are cut into parts of
+`RANGES_MOST`; the newest part bears the numbers, and comes last.
+
+Limits: what an epoch accepted after its newest manifest is in its ring alone. A dead letter that is purged before it
+was told of, by a process that is killed then, is called lost. One record that waits keeps what was accepted after it
+from being called settled.
 """
 
 import asyncio
-import logging
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import aclosing, suppress
+import contextlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import Any
 
-from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
+import msgspec
+from aiokafka import errors as kafka
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from aiorecover.delivery.batch import CODECS, LaneBatch
-from aiorecover.delivery.dead_letters import DeadLetters, Found
-from aiorecover.delivery.frames import Named
-from aiorecover.delivery.manifest import Claim, Ledger, News, encode, key_of
-from aiorecover.delivery.partitioner import partition_for
-from aiorecover.delivery.session import Session, SessionLostError
-from aiorecover.delivery.sessions import Sessions
-from aiorecover.errors import ClosedError
-from aiorecover.wal import format as fmt
-from aiorecover.wal.directory import Directory
-from aiorecover.wal.epochs import settled_in
-from aiorecover.wal.losses import beside
+from aiorecover.errors import WalDestinationError, WalError
+from aiorecover.kafka.client import FAILURES, ConnectError
+from aiorecover.kafka.delivery import Delivery
+from aiorecover.kafka.outcomes import outcome_of
+from aiorecover.kafka.produce import ProduceRequest
+from aiorecover.kafka.router import DEAD_TOPIC
+from aiorecover.ring.lane import DEAD
+from aiorecover.ring.records import DamagedRecordError, id_of, murmur2, walk
+from aiorecover.ring.segments import Batch
+from aiorecover.ring.writer import FIRST_SEQUENCE
 
-log = logging.getLogger("aiorecover")
+VERSION = 1
+RANGES_MOST = 1000  # of one manifest: some 30 KB of JSON
+PARTS_MOST = 64  # full ones of an epoch that wait for Kafka; what comes beyond is left out until the next start
+AT_ONCE = 16  # manifests of one request: half a MiB, which topics take by default
+BATCH_BYTES = 1 << 20
+TOPIC_UNKNOWN, NO_LEADER = 3, 5  # Kafka's error codes
+REPLICAS_MS = 5000  # what the topic's replicas have for one request
+STOP_S = 2.0  # what stopping waits for the last ones
 
-CONNECT_LIMIT = 10.0  # seconds for the session; what is told later is as good
-SEND_LIMIT = 30.0  # seconds for one batch
-FINISH_LIMIT = 2.0  # seconds of a stop's time: records have waited for theirs before
-AT_ONCE = 8  # manifests between two turns of the loop: some 2 ms, if they are full
-ROUNDS = 64
-HEADER_BYTES = 512  # of a batch and of a record in it, beside key and value
+Pairs = tuple[tuple[int, int], ...]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One record of the audit topic. Audits read it by name: what changes its meaning is a new version."""
+
+    producer_id: str
+    epoch: int
+    told_by: int
+    part: int
+    time_ms: int
+    last: int
+    settled: int
+    sealed: bool
+    dead_lettered: Pairs = ()
+    damaged: Pairs = ()
+    version: int = VERSION
+
+
+encode = msgspec.json.Encoder().encode
+
+
+def key_of(manifest: Manifest) -> bytes:
+    """Return the record's key."""
+    return f"{manifest.producer_id}/{manifest.epoch}/{manifest.told_by}/{manifest.part}".encode()
+
+
+class Ranges:
+    """Numbers as ranges, in order and apart: those that touch are one."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+
+    def __len__(self) -> int:
+        """Return the number of ranges."""
+        return len(self._firsts)
+
+    @property
+    def pairs(self) -> Pairs:
+        """First and last of each."""
+        return tuple(zip(self._firsts, self._lasts, strict=True))
+
+    def add(self, first: int, last: int) -> None:
+        """Add the numbers from ``first`` to ``last``."""
+        begin, end = bisect_left(self._lasts, first - 1), bisect_right(self._firsts, last + 1)
+        if begin < end:
+            first, last = min(first, self._firsts[begin]), max(last, self._lasts[end - 1])
+        self._firsts[begin:end], self._lasts[begin:end] = [first], [last]
+
+
+class _Account:
+    """What is known of one epoch, and what of it Kafka has."""
+
+    def __init__(self) -> None:
+        self.last = self.settled = self.part = 0
+        self.sealed = False
+        self.dead, self.damaged = Ranges(), Ranges()
+        self.full: list[tuple[int, Pairs, Pairs]] = []  # parts that Kafka does not have yet
+        self.told: Any = None
+
+    def note(self, ranges: Ranges, first: int, last: int) -> None:
+        if len(self.full) >= PARTS_MOST:
+            return
+        ranges.add(first, last)
+        self.last = max(self.last, last)
+        if len(self.dead) + len(self.damaged) >= RANGES_MOST:
+            self.full.append((self.part, self.dead.pairs, self.damaged.pairs))
+            self.part += 1
+            self.dead, self.damaged = Ranges(), Ranges()
+
+    @property
+    def claims(self) -> Any:
+        return self.part, self.last, self.settled, self.sealed, self.dead.pairs, self.damaged.pairs
 
 
 class Manifests:
-    """The loop that tells, and what it tells of."""
+    """Tell the audit topic what became of the records of one directory."""
 
-    def __init__(
-        self,
-        topic: str,
-        interval: float,
-        directory: Directory,
-        dead: DeadLetters,
-        sessions: Sessions,
-        *,
-        codec: str | None,
-        batch_bytes: int,
-    ) -> None:
-        """``interval``: seconds between two looks for news; ``codec``: the compression type."""
-        self._topic = topic
-        self._interval = interval
-        self._directory = directory
-        self._dead = dead
-        self._sessions = sessions
-        self._codec = CODECS[codec]
-        self._batch_bytes = batch_bytes
-        self._session: Session | None = None  # before there is something to tell
-        self._ledger = Ledger(directory.producer_id)
-        self._owners = {fmt.parts(directory.ring.last_position)[0]: directory.producer_id}  # producer ids of epochs
-        self._lasts: dict[int, int] = {}  # and the last sequence of each that is known of
-        self._damage = self._copies_damage = 0  # places that were noted, in the main and in the retry ring
-        self._trouble: str | None = None  # that was told of
-        self._unread = True  # the dead ring has to be gone through
-        self._looked = 0.0
-        self.published = 0
+    def __init__(self, delivery: Delivery, topic: str, interval_s: float) -> None:
+        self.delivery, self.ring, self.topic, self.interval_s = delivery, delivery.ring, topic, interval_s
+        self._accounts: dict[int, _Account] = {}
+        self._failures = 0  # in a row
+        delivery.rewriter.on_dead_letters = self.note_dead_letters
 
-    # -- what there is to tell ---------------------------------------------------------------------------------------
+    def note_dead_letters(self, ids: Iterable[tuple[int, int]]) -> None:
+        """Take down the epochs and sequences of dead letters."""
+        for epoch, sequence in ids:
+            account = self._account(epoch)
+            account.note(account.dead, sequence, sequence)
 
-    def bury(self, named: Named) -> None:
-        """A record became a dead letter."""
-        self._note_dead(named.position, named.nonce)
+    def _account(self, epoch: int) -> _Account:
+        return self._accounts.setdefault(epoch, _Account())
 
-    def _note_dead(self, position: int, nonce: int) -> None:
-        if not nonce:  # it rotted: nobody knows its id
-            return
-        owner = fmt.producer_text(fmt.with_nonce(self._directory.checkpoint.producer_id, nonce))
-        epoch, sequence = fmt.parts(position)
-        self._ledger.note("dead_lettered", owner, epoch, sequence, sequence)
-
-    def _capture(self, *, sealed: bool) -> None:
-        """``sealed``: nothing is accepted any more."""
-        self._ledger.claim(self._claims(sealed=sealed))
-        if not self._ledger.full:  # else they are told later: they come only once
-            self._note_gone()
-
-    def _news(self) -> list[News]:
-        """Some at a time: there may be megabytes, and others wait for the loop."""
-        return self._ledger.news(time.time_ns() // 1_000_000, AT_ONCE)
-
-    def _claims(self, *, sealed: bool) -> Iterator[Claim]:
-        ring, settled_up_to = self._directory.ring, self._directory.settled_up_to()
-        for producer_id, epoch, last, final in self._directory.epochs.look(ring.damage):
-            owner = self._owners[epoch] = fmt.producer_text(producer_id)
-            self._lasts[epoch] = last
-            yield Claim(owner, epoch, last, settled_in(epoch, settled_up_to, last), final)
-        settled = settled_in(ring.epoch, settled_up_to, ring.sequence)
-        self._lasts[ring.epoch] = ring.sequence
-        yield Claim(self._directory.producer_id, ring.epoch, ring.sequence, settled, sealed)
-
-    def _note_gone(self) -> None:
-        ring = self._directory.ring
-        for epoch, sequence in map(fmt.parts, ring.take_skipped()):
-            if epoch in self._owners:
-                self._ledger.note("skipped", self._owners[epoch], epoch, sequence, sequence)
-        for damage in ring.damage[self._damage :]:
-            if damage.epoch in self._owners:
-                self._ledger.note("damaged", self._owners[damage.epoch], damage.epoch, damage.first, damage.last)
-        self._damage = len(ring.damage)
-        copies = self._directory.retry.damage
-        for damage in copies[self._copies_damage :]:
-            self._note_copies(*beside(damage))
-        self._copies_damage = len(copies)
-
-    def _note_copies(self, after: int, before: int) -> None:
-        """All that was accepted in between, of which some copies are gone; what was delivered stands in the topics."""
-        up_to = before - 1 if before else self._directory.ring.moved_up_to
-        for epoch, owner in self._owners.items():
-            start = fmt.position(epoch, 0)
-            first, last = max(1, after + 1 - start), min(self._lasts.get(epoch, 0), up_to - start)
-            if first <= last:
-                self._ledger.note("damaged", owner, epoch, first, last)
-
-    # -- telling -----------------------------------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """For ever: first what earlier processes left in the dead ring, then what comes."""
+    async def run(self, adopted: asyncio.Event) -> None:
+        """Tell what is new at each interval; ``adopted``: what earlier lives left is in the lanes."""
+        await adopted.wait()
+        letters = list(self.ring.lane(DEAD_TOPIC, DEAD).queue)
+        self.note_dead_letters(await asyncio.to_thread(self._ids, letters))
         while True:
-            self._looked = asyncio.get_running_loop().time()
-            if self._unread:
-                await self._read_dead_letters()
-            await self._tell(sealed=False)
-            self._unread = self._unread or (self._ledger.left_out and not self._ledger.full)
-            await asyncio.sleep(self._interval)
+            await self.tell()
+            await asyncio.sleep(self.interval_s)
+
+    def _ids(self, letters: list[Batch]) -> list[tuple[int, int]]:
+        """Return epochs and sequences of dead letters; blocks."""
+        found: list[tuple[int, int]] = []
+        for batch in letters:
+            if self.ring.closing:
+                break
+            with contextlib.suppress(DamagedRecordError, WalError):  # purged meanwhile, or the disk fails
+                data = bytes(batch.read())
+                found += [id_of(data, span[4])[1:] for span in walk(data)]
+        return found
 
     async def finish(self) -> None:
-        """Seal the epoch: nothing is accepted any more. Where that takes too long, the next opening does it."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FINISH_LIMIT):
-                await self._tell(sealed=True)
-
-    async def _read_dead_letters(self) -> None:
-        """Letters are read on as far as there is room for what they say; else all are, the next time."""
-        self._ledger.left_out = False
-        async with aclosing(self._dead.letters()) as letters:
-            async for found in letters:
-                self._note_found(found)
-                if self._ledger.full or asyncio.get_running_loop().time() - self._looked >= self._interval:
-                    self._looked = asyncio.get_running_loop().time()
-                    await self._tell(sealed=False)
-                if self._ledger.left_out:
-                    return
-        self._unread = False
-
-    def _note_found(self, found: Found) -> None:
-        if found.letter is not None:
-            self._note_dead(found.position, found.nonce)
-
-    async def _tell(self, *, sealed: bool) -> None:
-        self._capture(sealed=sealed)
-        if self._sessions.healthy.state != "connected":  # its own lines say why
-            return
+        """Seal this epoch and tell what is left to be told; after the last record, while Kafka is still connected."""
         try:
-            for _ in range(ROUNDS):  # the rest is told the next time, should more come than goes
-                if not (news := self._news()):
-                    break
-                await self._send(news)
-        except ClosedError:  # what was not told is told by the next opening
-            return
-        except (KafkaError, OSError) as error:  # TimeoutError is an OSError
-            self._tell_trouble(error)
+            async with asyncio.timeout(STOP_S):
+                await self.tell(sealed=True)
+        except TimeoutError:
+            self._failed("no answer in time")
+
+    async def tell(self, *, sealed: bool = False) -> None:
+        """Tell what is new, if Kafka is there; ``sealed``: nothing more is accepted."""
+        self._take_stock(sealed)
+        connection = self.delivery.connection
+        if not connection.connected or connection.cause is not None or self.delivery.failure is not None:
+            return  # the log says why already
+        try:
+            for epoch, account in self._accounts.items():
+                await self._tell_of(epoch, account)
+        except (*FAILURES, ConnectError, WalDestinationError) as error:
+            self._failed(str(error) or repr(error))
         else:
-            if self._trouble is not None:
-                log.info("manifests are published again topic=%s", self._topic)
-            self._trouble = None
+            self._failures = 0
+            self.delivery.throttle.over("manifest_failed", self.topic, "manifests are taken topic=%s", self.topic)
 
-    def _tell_trouble(self, error: Exception) -> None:
-        """One line for each kind of trouble."""
-        kind = type(error).__name__
-        if kind != self._trouble:
-            message = "no manifests are published, records are delivered as ever: check the audit topic"
-            log.warning("%s audit_topic=%s error=%s", message, self._topic, repr(error))
-        self._trouble = kind
+    def _take_stock(self, sealed: bool) -> None:  # noqa: FBT001
+        ring = self.ring
+        own = self._account(ring.epoch)
+        own.last, own.sealed = ring.next_sequence() - 1, sealed
+        for epoch, last in ring.issued.items():
+            account = self._account(epoch)
+            account.last, account.sealed = max(account.last, last), True
+        while ring.damages:
+            epoch, first, last = ring.damages.popleft()
+            account = self._account(epoch)
+            account.note(account.damaged, first, last)
+        if ring.recovering:
+            return
+        waiting = [oldest for lane in ring.lanes.values() if lane.partition != DEAD and (oldest := lane.oldest)]
+        until = min(waiting, default=(ring.epoch + 1, 0))
+        for epoch, account in self._accounts.items():
+            if epoch <= until[0]:
+                settled = account.last if epoch < until[0] else until[1] - 1
+                account.settled = max(account.settled, min(settled, account.last))
 
-    async def _send(self, news: Sequence[News]) -> None:
-        session = self._connected_to()
-        if not await session.connected_within(CONNECT_LIMIT):
-            raise SessionLostError
-        partitions = session.partitions(self._topic)
-        if not partitions:
-            await session.discover()
-            partitions = session.partitions(self._topic)
-        if not partitions:
-            raise UnknownTopicOrPartitionError(self._topic)
-        for partition, batch, part in self._batches(news, len(partitions)):
-            async with asyncio.timeout(SEND_LIMIT):
-                await session.send(batch, self._topic, partition)
-            self._ledger.told(part)
-            self.published += len(part)
+    async def _tell_of(self, epoch: int, account: _Account) -> None:
+        claims = account.claims
+        if account.last < FIRST_SEQUENCE or claims == account.told:
+            return
+        full = account.full[:]
+        told = [self._manifest(epoch, part, dead_lettered=dead, damaged=bad) for part, dead, bad in full]
+        part, last, settled, sealed, dead, bad = claims
+        numbers = {"last": last, "settled": settled, "sealed": sealed}
+        told.append(self._manifest(epoch, part, dead_lettered=dead, damaged=bad, **numbers))
+        for start in range(0, len(told), AT_ONCE):
+            await self._produce(told[start : start + AT_ONCE])
+        account.told = claims
+        del account.full[: len(full)]
 
-    def _connected_to(self) -> Session:
-        if self._session is None:
-            self._session = self._sessions.beside("manifests")
-            self._session.want(self._topic)
-            self._session.start()
-        return self._session
+    def _manifest(self, epoch: int, part: int, **claims: Any) -> Manifest:
+        return Manifest(
+            producer_id=self.ring.producer_id,
+            epoch=epoch,
+            told_by=self.ring.epoch,
+            part=part,
+            time_ms=self.ring.files.now_ms(),
+            **{"last": 0, "settled": 0, "sealed": False, **claims},
+        )
 
-    def _batches(self, news: Sequence[News], count: int) -> Iterator[tuple[int, LaneBatch, list[News]]]:
-        """Partition, batch and what it holds; of each key in the order of ``news``."""
-        by_partition: dict[int, list[News]] = {}
-        for one in news:
-            by_partition.setdefault(partition_for(key_of(one.manifest), count), []).append(one)
-        for partition, told in by_partition.items():
-            while told:
-                batch, taken = self._batch_of(told)
-                yield partition, batch, told[:taken]
-                del told[:taken]
+    async def _produce(self, manifests: list[Manifest]) -> None:
+        """Produce to one partition, always the same: compaction knows no other.
 
-    def _batch_of(self, news: Sequence[News]) -> tuple[LaneBatch, int]:
-        """As many of them as fit, one at least, and how many."""
-        first = news[0].manifest
-        size = max(self._batch_bytes, len(encode(first)) + len(key_of(first)) + HEADER_BYTES)
-        batch = LaneBatch(size, self._codec)
-        for manifest, _, _ in news:
-            if batch.add(batch.count, manifest.time_ms, key_of(manifest), encode(manifest), []) is None:
-                break
-            batch.count += 1
-        batch.finish()
-        return batch, batch.count
+        Raises:
+            KafkaError, OSError, RuntimeError, TimeoutError, ConnectError: Kafka may not have them.
+
+        """
+        client = self.delivery.client
+        found = client.metadata.topics.get(self.topic)
+        if found is None or not found.leaders or self._failures:
+            stale = client.stale
+            found = (await client.refresh([self.topic], create=True)).topics.get(self.topic)
+            client.stale = stale
+        if found is None or not found.leaders:
+            raise _error(TOPIC_UNKNOWN if found is None else found.code)
+        partition = murmur2(self.ring.producer_id.encode()) % len(found.leaders)
+        node = found.leaders.get(partition, -1)
+        if node < 0:
+            raise _error(NO_LEADER)
+        request = ProduceRequest(None, REPLICAS_MS, [(self.topic, partition, [_batch_of(manifests)])])
+        limit = self.delivery.request_timeout_s + REPLICAS_MS / 1000
+        (answer,) = (await client.produce(node, request, apart=True, timeout_s=limit)).partitions
+        if answer.code:
+            raise _error(answer.code)
+
+    def _failed(self, cause: str) -> None:
+        """Warn at the second failure in a row: a leader may move at any time."""
+        self._failures += 1
+        if self._failures > 1:
+            message = "%s: records are delivered as ever, audits know less topic=%s"
+            self.delivery.throttle.warn("manifest_failed", self.topic, message, cause, self.topic)
+
+
+def _error(code: int) -> kafka.KafkaError:
+    return kafka.for_code(code)(outcome_of(code).reason)
+
+
+def _batch_of(manifests: list[Manifest]) -> bytes:
+    """Return a Kafka batch without an identity."""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, BATCH_BYTES)
+    for offset, manifest in enumerate(manifests):
+        builder.append(offset, manifest.time_ms, key_of(manifest), encode(manifest), [])
+    return bytes(builder.build())

@@ -1,7 +1,7 @@
 """RecoverableProducer: life cycle and public methods, nothing else.
 
-The flow of one record: `publish` here → `wal.ring.Ring.append` → `delivery.dispatcher` → `delivery.sender` →
-`delivery.session` → Kafka, and back: `Sender._settle` → `Ring.settle`.
+The way of a record: `publish` → `ring.writer.Writer.append` → a batch in the ring → `kafka.broker_task` → Kafka, and
+back: `kafka.delivery.Delivery.settle` → `ring.ring.Ring.finish`.
 """
 
 import asyncio
@@ -11,52 +11,72 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
+import msgspec
 from aiokafka.errors import KafkaTimeoutError
 from aiokafka.structs import RecordMetadata, TopicPartition
 
-from aiorecover import record as rec
-from aiorecover.config import Config
+from aiorecover.config import Config, Options
 from aiorecover.dead_letters import DeadLetters
-from aiorecover.delivery.delivery import Delivery
-from aiorecover.delivery.sent import Sent
 from aiorecover.errors import (
     ClosedError,
+    ConfigError,
     DeliveryPendingError,
     EncodeError,
+    PermanentDeliveryError,
     RecordTooLargeError,
     RecoverError,
     WalFullError,
+    WalIOError,
 )
-from aiorecover.opened import Opened
+from aiorecover.kafka.delivery import Delivery
+from aiorecover.kafka.lanes import State as LaneState
 from aiorecover.receipt import DeliveryReport, Receipt
+from aiorecover.ring.format import State
+from aiorecover.ring.lane import DEAD
+from aiorecover.ring.notes import Note, encode_payload
+from aiorecover.ring.segments import Batch
+from aiorecover.runtime import Runtime
 from aiorecover.serialization import (
-    check_headers,
+    ERROR_MOST,
     check_partition,
-    check_timestamp_ms,
+    check_source,
+    check_timestamp,
     check_topic,
     key_encoder,
+    size_of,
     value_encoder,
 )
 from aiorecover.statistics import Statistics
 from aiorecover.time_limit import seconds_of
-from aiorecover.waiting import WaitingLine
 
 log = logging.getLogger("aiorecover")
 
 TURN_NS = 1_000_000  # a loop that only publishes gives everybody else a turn at least once a millisecond
-TURN_CALLS = 256  # or after so many calls: measured to cost nothing (29 ns a record less with delivery running)
-TURN_LEAST = 128  # but not after fewer than these since everybody had a turn anyway
-KNOWN_TOPICS = 10_000  # topic names whose check is remembered
-ENCODING_SLACK = 512  # bytes that a record may grow from the ring to Kafka without a closer look
+TURN_CALLS = 256  # or after so many calls: measured to cost nothing
+ROOM_S = 0.01  # between two looks for room, while callers wait for it
+RECORD_OVERHEAD = 128  # bytes that a record has at the most beside key, value and the caller's headers
+CONTEXT_MOST = 64 << 10  # bytes of a context: it is no second value
 
 _MISSING: Any = object()
 _STARTED: weakref.WeakSet["RecoverableProducer"] = weakref.WeakSet()  # a forked child must disown these
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Fields(TypedDict, total=False):
+    """What a record may have beside topic and value; see `RecoverableProducer.publish`."""
+
+    key: bytes | str | None
+    partition: int | None
+    timestamp_ms: int | None
+    headers: Headers | None
+    context: object
+    source: tuple[str, int, int] | None
 
 
 class RecoverableProducer:
@@ -75,31 +95,26 @@ class RecoverableProducer:
     """
 
     def __init__(
-        self, wal_dir: str | os.PathLike[str], *, bootstrap_servers: str | Sequence[str], **options: Any
+        self, wal_dir: str | os.PathLike[str], *, bootstrap_servers: str | Sequence[str], **options: Unpack[Options]
     ) -> None:
         """Check the options; `start` does the rest."""
         self._config = Config.from_options(wal_dir, bootstrap_servers, options)
         self._encode_key = key_encoder(self._config.key_serializer)
         self._encode_value = value_encoder(self._config.value_serializer)
         self._plain_value = bytes if self._config.value_serializer is None else None  # the type that goes as it is
-        self._plain_key = bytes if self._config.key_serializer is None else None
-        self._fits = self._config.max_request_size - ENCODING_SLACK
-        self._every = self._config.fsync == "always"
-        self._known_topics: set[str] = set()
+        self._serializes_keys = self._config.key_serializer is not None
+        self._fits = self._config.max_request_size - RECORD_OVERHEAD
+        self._always = self._config.fsync == "always"
         self._life = "created"
-        self._opened: Opened | None = None
-        self._starting: asyncio.Timeout | None = None  # over when it is stopped meanwhile
+        self._runtime: Runtime | None = None
+        self._opening: asyncio.Task[Runtime] | None = None
+        self._append: Any = self._refuse
         self._stopping: asyncio.Task[int] | None = None
-        self._waiting = WaitingLine()
-        self._append: Callable[[bytes, object], tuple[int, int]] = self._refuse  # the ring's, while it is open
+        self._line = asyncio.Lock()  # callers that wait for room, first come, first served
+        self._in_line = 0
         self._turn_ends = 0  # the next publish looks closer once the clock is past this
-        self._turn_started = 0
-        self._turn_first = 0  # calls when everybody else had a turn last
-        self._asked = 0  # calls that asked for a report: they take turns with those that publish
-        self._now_ms = 0  # the time, as far as `_turn_ends` it is right
-        self._in_turn = False
-        self._turn_spent = False
-        self._dispatcher_idle = False
+        self._turn_calls = 0
+        self._sources: dict[TopicPartition, int] | None = None
         self.producer_id = ""
         self.epoch = 0
 
@@ -107,12 +122,10 @@ class RecoverableProducer:
         """Where its directory is, and its state."""
         return f"<RecoverableProducer {self.wal_path or self._config.wal_dir} {self.state}>"
 
-    # -- life cycle --------------------------------------------------------------------------------------------------
+    # -- life cycle ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open the directory and begin to deliver what it holds; needs no broker.
-
-        A directory on a disk that hangs is waited for until somebody cancels this call or calls `stop`.
 
         Raises:
             WalError: the directory cannot be used; the message says why and what to do.
@@ -123,108 +136,79 @@ class RecoverableProducer:
         if self._life == "running":
             self._refuse_elsewhere()
             return
-        if self._life == "forked":
-            raise self._closed_error()
         if self._life != "created":
-            message = f"a producer starts once: make a new one state={self._life}"
-            raise ClosedError(message)
+            raise self._closed_error()
         self._life = "starting"
         self._loop = asyncio.get_running_loop()
         _STARTED.add(self)
         try:
-            async with asyncio.timeout(None) as self._starting:
-                opened = await Opened.open(self._config, on_idle=self._on_dispatcher_idle, on_room=self._waiting.wake)
+            self._opening = self._loop.create_task(Runtime.open(self._config), name="aiorecover-open")
+            runtime = await self._opening
         except BaseException as error:
-            if self._life == "starting":  # else it was stopped meanwhile
+            if self._life == "starting":
                 self._life = "created"
-            elif isinstance(error, TimeoutError):
+            elif isinstance(error, asyncio.CancelledError) and not _is_cancelled():  # `stop` did that
                 raise self._closed_error() from None
             raise
-        finally:
-            self._starting = None
         if self._life != "starting":
-            opened.close()
+            runtime.ring.close()
             raise self._closed_error()
-        self._opened, directory = opened, opened.directory
-        self._append = directory.ring.append
-        self.producer_id = directory.producer_id
-        self.epoch = directory.ring.epoch
+        self._runtime = runtime
+        runtime.ring.owner = self
+        runtime.writer.make_receipts(Receipt)
+        runtime.find = self._find
+        self.producer_id, self.epoch = runtime.ring.producer_id, runtime.ring.epoch
         self._thread = threading.get_ident()
+        runtime.start()
         self._life = "running"
-        opened.start()
-        opened.background.want_spare()
-        log.info(
-            "producer started path=%s producer_id=%s epoch=%d slots=%d",
-            directory.path,
-            self.producer_id,
-            self.epoch,
-            len(directory.ring.live),
-        )
+        self._append = runtime.writer.append
+        log.info("started path=%s producer_id=%s epoch=%d", runtime.directory.path, self.producer_id, self.epoch)
 
     async def stop(self, timeout_ms: int | None = None) -> int:
-        """Deliver what can be delivered in time, then close; the number of records known to be left in the ring.
-
-        The copies of dead letters for ``dead_letter_topic``, too; what is still owed then, the next start publishes.
-        Records of earlier epochs that were not looked at yet are counted as far as they are known, as in
-        `statistics().unread`.
+        """Deliver what can be delivered in time, then close; the number of records left in the ring.
 
         Args:
-            timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``. It returns in time whatever
-                the broker does, and some 2 seconds later at most where the disk is slow to let go of the directory;
-                what is left is delivered after the next start. Called once more meanwhile, or after it was cancelled,
-                the shortest limit counts.
+            timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``. What is left is delivered after
+                the next start.
 
         Raises:
             ConfigError: ``timeout_ms`` is no number of milliseconds; the producer goes on.
-            RecoverError: it is awaited in `on_delivery`, which it waits for, or in another event loop than the
-                producer's, unless that one is closed; the producer goes on.
+            RecoverError: it is awaited in `on_delivery`, which it waits for, or in another event loop.
 
         """
         limit = seconds_of(self._config.stop_timeout_ms if timeout_ms is None else timeout_ms)
         if self._life == "forked":
             return 0
-        if self._life not in ("created", "stopped") and not self._loop.is_closed():
+        runtime = self._runtime
+        if runtime is None or self._life == "created":
+            self._life = "stopped"
+            if self._opening is not None:
+                self._opening.cancel()
+            return 0
+        if self._stopping is None and self._loop.is_closed():  # nothing of ours can run in it any more
+            self._life, self._append, self._turn_ends = "stopped", self._refuse, 0
+            return await asyncio.to_thread(runtime.abandon)
+        if self._life != "stopped":
             self._refuse_elsewhere()
         self._refuse_in_callback("stop")
-        if self._opened is None or self._life == "created":
-            self._life = "stopped"
-            if self._starting is not None and not self._starting.expired():  # it may wait for a disk that hangs
-                self._starting.reschedule(asyncio.get_running_loop().time())
-            return 0
-        self._opened.hurry(limit or 0.0)
-        while True:
-            stopping = self._get_stopping(self._opened, limit or 0.0)
-            await asyncio.wait({stopping})  # who is cancelled here leaves it alone
-            if not stopping.cancelled():
-                return stopping.result()
-
-    def _get_stopping(self, opened: Opened, limit: float) -> "asyncio.Task[int]":
-        """The stop that is under way, or was; begun anew where somebody has cancelled its own task."""
-        if self._stopping is None or self._stopping.cancelled():
+        if self._stopping is None:
             self._life = "stopping"
-            self._turn_ends = 0
-            self._stopping = asyncio.create_task(opened.stop(limit), name="aiorecover-stop")
+            self._append, self._turn_ends = self._refuse, 0
+            self._stopping = self._loop.create_task(runtime.stop(limit or 0.0), name="aiorecover-stop")
             self._stopping.add_done_callback(self._stopped)
-        return self._stopping
-
-    def _tell_left(self, records: int) -> None:
-        gone = None if self._opened is None else self._opened.files_gone
-        if gone is None:
-            message = "records are left in the ring: they are delivered after the next start"
-            log.warning("%s path=%s records=%d", message, self.wal_path, records)
         else:
-            message = (
-                "records are left in files that were removed or replaced: no start finds them unless you put those"
-            )
-            log.critical("%s back path=%s records=%d", message, gone, records)
+            runtime.hurry(limit or 0.0)
+        await asyncio.wait({self._stopping})  # a caller that is cancelled here leaves it alone
+        return self._stopping.result()
 
-    def _stopped(self, stopping: "asyncio.Task[int]") -> None:
-        if not stopping.cancelled():
-            self._life = "stopped"
-            if stopping.exception() is None and stopping.result():
-                self._tell_left(stopping.result())
-        self._append = self._refuse
-        self._waiting.wake_all()
+    def _stopped(self, task: "asyncio.Task[int]") -> None:
+        self._life = "stopped"
+        if not task.cancelled() and task.exception() is None and task.result():
+            log.warning(
+                "stopped records are left in the ring: the next start delivers them path=%s records=%d",
+                self.wal_path,
+                task.result(),
+            )
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -237,7 +221,7 @@ class RecoverableProducer:
         """Stop."""
         await self.stop()
 
-    # -- publishing --------------------------------------------------------------------------------------------------
+    # -- publishing ----------------------------------------------------------------------------------------------------
 
     async def publish(
         self,
@@ -247,7 +231,7 @@ class RecoverableProducer:
         key: bytes | str | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        headers: Headers | None = None,
         context: object = None,
         source: tuple[str, int, int] | None = None,
     ) -> Receipt:
@@ -255,8 +239,7 @@ class RecoverableProducer:
 
         Does not wait, except for ``fsync="always"``, for space with ``on_full="wait"``, and for the turn that it gives
         to the loop every 256 calls or 1 ms, before it stores: cancelled there, nothing is accepted (cancelled while
-        ``fsync="always"`` waits for the disk, the record is stored and will be delivered). Calls that run at
-        the same time in several tasks may overtake each other there; order is that of the receipts' sequences.
+        ``fsync="always"`` waits for the disk, the record is stored and will be delivered).
 
         Args:
             topic: Kafka's topic.
@@ -272,26 +255,28 @@ class RecoverableProducer:
 
         Raises:
             EncodeError: this record cannot become a Kafka record; nothing was stored.
-            RecordTooLargeError: it is above ``max_request_size`` or does not fit a slot; nothing was stored.
+            RecordTooLargeError: it is above ``max_request_size``; nothing was stored.
             WalFullError: the disk threshold is reached; nothing was stored.
             WalIOError: the disk failed; without fsync="always" nothing was stored.
             ClosedError: not started, stopped, or a forked child.
-            RecoverError: not in the loop's thread (seen once in each turn of the loop), or with a ``source`` before
-                `source_positions` was awaited; nothing was stored.
+            RecoverError: not in the loop's thread, or with a ``source`` before `source_positions` was awaited.
 
         """
         now = time.time_ns()
         if now > self._turn_ends:
             await self._give_turn(now)
-        try:
-            receipt = self._store(topic, value, key, partition, timestamp_ms, headers, context, source)
-        except WalFullError:
-            if self._config.on_full != "wait":
-                raise
-            timestamp_ms = now // 1_000_000 if timestamp_ms is None else timestamp_ms  # of the call, not of the room
-            receipt = await self._store_when_room(topic, value, key, partition, timestamp_ms, headers, context, source)
-        if self._every:
-            await self._get_opened().commit.durable()
+        receipt = None
+        if not self._in_line:
+            try:
+                receipt = self._store(topic, value, key, partition, timestamp_ms, headers, context, source, now)
+            except WalFullError:
+                if self._config.on_full != "wait":
+                    raise
+        if receipt is None:
+            record = (topic, value, key, partition, timestamp_ms, headers, context, source, now)
+            receipt = await self._store_when_room(record)
+        if self._always:
+            await self._get_runtime().keeper.flushed()
         return receipt
 
     def publish_nowait(
@@ -302,29 +287,30 @@ class RecoverableProducer:
         key: bytes | str | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        headers: Headers | None = None,
         context: object = None,
         source: tuple[str, int, int] | None = None,
     ) -> Receipt:
-        """As `publish`, as a plain call; also from a signal handler in the loop's thread. It gives no turn.
+        """As `publish`, as a plain call; it gives no turn.
 
         Raises:
             ConfigError: with ``fsync="always"``, which has to wait.
 
         """
-        if self._every:
-            raise _refused_nowait()
+        if self._always:
+            raise ConfigError(
+                'publish_nowait cannot wait for the disk: await publish, or choose fsync="interval" fsync=always'
+            )
         now = time.time_ns()
         if now > self._turn_ends:
             self._look(now)
-        return self._store(topic, value, key, partition, timestamp_ms, headers, context, source)
+        return self._store(topic, value, key, partition, timestamp_ms, headers, context, source, now)
 
     def publish_threadsafe(
-        self, topic: str, value: object = _MISSING, **fields: Any
+        self, topic: str, value: object = _MISSING, **fields: Unpack[Fields]
     ) -> "concurrent.futures.Future[Receipt]":
         """As `publish`, from another thread; the future is done once the record is accepted.
 
-        Cancelled before the loop comes to it, nothing is accepted; afterwards as `publish` cancelled.
         The calls of one thread keep their order, unless they have to wait (``fsync="always"``, ``on_full="wait"``).
 
         Raises:
@@ -334,36 +320,15 @@ class RecoverableProducer:
         if self._life != "running":
             raise self._closed_error()
         self._refuse_without_loop()
-        try:
-            if self._every or self._config.on_full == "wait":  # these wait, and give their turns
-                return self._publish_waiting_for_thread(topic, value, fields)
-            future: concurrent.futures.Future[Receipt] = concurrent.futures.Future()
-            self._loop.call_soon_threadsafe(self._publish_for_thread, future, topic, value, fields)
-        except RuntimeError:  # it has ended since we looked
-            self._refuse_without_loop()
-            raise
+        if self._always or self._config.on_full == "wait":
+            return asyncio.run_coroutine_threadsafe(self.publish(topic, value, **fields), self._loop)
+        future: concurrent.futures.Future[Receipt] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(self._publish_for_thread, future, topic, value, fields)
         return future
 
-    def _publish_waiting_for_thread(
-        self, topic: str, value: object, fields: dict[str, Any]
-    ) -> "concurrent.futures.Future[Receipt]":
-        asked: list[concurrent.futures.Future[Receipt]] = []
-        waiting = asyncio.run_coroutine_threadsafe(self._publish_waiting(asked, topic, value, fields), self._loop)
-        asked.append(waiting)
-        return waiting
-
-    async def _publish_waiting(
-        self, asked: "list[concurrent.futures.Future[Receipt]]", topic: str, value: object, fields: dict[str, Any]
-    ) -> Receipt:
-        """A future that was cancelled already cancels its task a turn too late: the record would be stored."""
-        if any(future.cancelled() for future in asked):
-            raise asyncio.CancelledError
-        return await self.publish(topic, value, **fields)
-
     def _publish_for_thread(
-        self, future: "concurrent.futures.Future[Receipt]", topic: str, value: object, fields: dict[str, Any]
+        self, future: "concurrent.futures.Future[Receipt]", topic: str, value: object, fields: Fields
     ) -> None:
-        """In the loop's thread, in the order of the calls."""
         if not future.set_running_or_notify_cancel():
             return
         try:
@@ -378,244 +343,151 @@ class RecoverableProducer:
         key: bytes | str | None,
         partition: int | None,
         timestamp_ms: int | None,
-        headers: Sequence[tuple[str, bytes | None]] | None,
+        headers: Headers | None,
         context: object,
         source: Any,
+        now: int,
     ) -> Receipt:
-        if type(topic) is not str or topic not in self._known_topics:
-            self._learn_topic(topic)
-        if headers is not None:
-            headers = check_headers(headers)
-        if type(value) is not self._plain_value:
-            value = self._wire_value(topic, value, headers, key)
-        if key is not None and type(key) is not self._plain_key:
-            key = self._wire_key(topic, key, headers, value)
-        if partition is not None:
-            partition = self._existing_partition(topic, partition)
-        timestamp_ms = self._now_ms if timestamp_ms is None else check_timestamp_ms(timestamp_ms)
-        source = None if source is None else self._check_source(source)
-        fields = (topic, key, value, partition, timestamp_ms, headers, context, source)
-        try:
-            payload = rec.encode(fields)
-        except Exception as error:
-            _refuse_unencodable(error, context)
-            raise  # a signal handler's, that ran meanwhile
-        if context is not None:
-            rec.check_context(payload)
-        if len(payload) > self._fits:
-            self._check_size(fields)
-        # Not called as a method: looking for one on the class first takes 20 ns.
-        append = self._append if source is None else partial(self._append_made_from, source)
-        place, sequence = append(payload, fields)
-        if not sequence & 255:
-            self._turn_spent = True
+        kind = type(key)
+        if key is not None and (self._serializes_keys or (kind is not bytes and kind is not str)):
+            key = self._encode_key(topic, key, headers)
+        data = value if type(value) is self._plain_value else self._wire_value(topic, value, headers, key)
+        if (headers is not None or key is not None or data is None or len(data) > self._fits) and (
+            size_of(key, data, headers) > self._fits
+        ):
+            raise RecordTooLargeError(
+                "the record is above max_request_size: raise it (and Kafka's limit), or publish less at once "
+                f"topic={topic!r} bytes={size_of(key, data, headers)} max_request_size={self._config.max_request_size}"
+            )
+        timestamp_ms = now // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
+        if context is None and source is None:
+            receipt: Receipt = self._append(topic, key, data, timestamp_ms, headers, partition)
+        else:
+            receipt = self._store_with_note(topic, key, data, timestamp_ms, headers, partition, context, source)
+        self._turn_calls += 1
+        if self._turn_calls >= TURN_CALLS:
             self._turn_ends = 0
-        return Receipt(self, topic, sequence, place)
+        return receipt
 
-    def _append_made_from(self, source: tuple[str, int, int], payload: bytes, fields: object) -> tuple[int, int]:
-        stored = self._append(payload, fields)
-        sources = self._get_opened().sources
-        if sources is not None:
-            sources.note(*source)
-        return stored
+    def _store_with_note(
+        self,
+        topic: str,
+        key: Any,
+        data: Any,
+        timestamp_ms: int,
+        headers: Any,
+        partition: int | None,
+        context: Any,
+        source: Any,
+    ) -> Receipt:
+        if source is not None:
+            source = check_source(source)
+            if self._sources is None:
+                message = "await source_positions() before the first publish with a source"
+                raise RecoverError(f"{message}: it says where to go on reading")
+        try:
+            raw = None if context is None else encode_payload(context)
+            context = None if raw is None else msgspec.msgpack.decode(raw)
+            note = encode_payload(Note(raw, source))
+        except Exception as error:
+            message = "the context must be plain data that msgspec can encode, and read back"
+            raise EncodeError(f"{message} type={type(context).__qualname__} error={error!s:.{ERROR_MOST}}") from error
+        if len(note) > CONTEXT_MOST:
+            raise EncodeError(f"the context is too large: store it elsewhere bytes={len(note)} most={CONTEXT_MOST}")
+        receipt: Receipt = self._append(topic, key, data, timestamp_ms, headers, partition, note)
+        if source is not None:
+            self._get_runtime().ring.note_source(source, receipt.sequence, receipt._batch.segment)  # noqa: SLF001
+        if raw is None:
+            return receipt
+        return Receipt(receipt.sequence, receipt._index, receipt._batch, context)  # noqa: SLF001
 
-    def _check_source(self, source: object) -> tuple[str, int, int]:
-        topic, partition, offset = rec.check_source(source)
-        sources = self._get_opened().sources
-        if sources is None:
-            message = "await source_positions() before the first publish with a source: it says where to go on reading"
-            raise RecoverError(message)
-        sources.check(topic, partition)
-        return topic, partition, offset
+    def _find(self, topic: Any, key: Any, partition: Any) -> Any:
+        """Check what the writer does not know yet, and ask the router."""
+        if type(topic) is not str:
+            raise EncodeError(f"a topic must be a plain str: pass str(topic) type={type(topic).__qualname__}")
+        check_topic(topic)
+        runtime = self._runtime
+        assert runtime is not None  # it may be stopping: copies of dead letters are published until delivery ends
+        if partition is not None:
+            partition = check_partition(partition)
+            known = runtime.ring.topics.get(topic, 0)
+            if known and partition >= known:
+                raise EncodeError(
+                    "the partition does not exist, as far as is known by now: choose one of the topic's "
+                    f"topic={topic} partition={partition} partitions={known}"
+                )
+        return runtime.delivery.router.find(topic, key, partition)
 
     def _wire_value(self, topic: str, value: object, headers: Any, key: object) -> bytes | None:
         if value is _MISSING:
-            message = "the value is missing: pass it, or None for a tombstone"
-            raise EncodeError(f"{message} topic={topic}")
-        wire = self._encode_value(topic, value, headers)
-        if wire is None and key is None:
-            raise _nothing_in_it(topic)
-        return wire
-
-    def _wire_key(self, topic: str, key: object, headers: Any, value: object) -> bytes | None:
-        wire = self._encode_key(topic, key, headers)
-        if wire is None and value is None:
-            raise _nothing_in_it(topic)
-        return wire
-
-    def _learn_topic(self, topic: object) -> None:
-        checked = check_topic(topic)
-        if type(topic) is not str:
-            raise EncodeError(f"a topic must be a plain str: pass str(topic) type={type(topic).__qualname__}")
-        if len(self._known_topics) >= KNOWN_TOPICS:
-            self._known_topics.clear()
-        self._known_topics.add(checked)
-
-    def _existing_partition(self, topic: str, partition: object) -> int | None:
-        number = check_partition(partition)
-        known = self._get_opened().delivery.router.topics.get(topic)
-        if number is None or known is None or not known.count or number in known.lanes:
-            return number
-        if number not in known.partitions:
-            message = "the partition does not exist, as far as is known by now: choose one of the topic's"
-            raise EncodeError(f"{message} topic={topic} partition={number} partitions={known.count}")
-        return number
-
-    def _check_size(self, fields: tuple[Any, ...]) -> None:
-        size = rec.wire_bytes(fields[rec.KEY], fields[rec.VALUE], fields[rec.HEADERS])
-        most, slot_bytes = self._config.max_request_size, self._config.slot_bytes
-        if size > most and self._config.bounded_by_slots:
-            message = "the record is too large for a slot: make it smaller, or raise slot_bytes for a new directory"
-            raise RecordTooLargeError(f"{message} bytes={size} most={most} slot_bytes={slot_bytes}")
-        if size > most:
-            message = "the record is too large for Kafka: make it smaller or raise max_request_size (and Kafka's limit)"
-            raise RecordTooLargeError(f"{message} bytes={size} max_request_size={most}")
-
-    # -- turns of the loop -------------------------------------------------------------------------------------------
+            raise EncodeError(f"the value is missing: pass it, or None for a tombstone topic={topic!r}")
+        data = self._encode_value(topic, value, headers)
+        if data is None and key is None:
+            message = "a record needs a key or a value: a tombstone without a key deletes nothing"
+            raise EncodeError(f"{message} topic={topic!r}")
+        return data
 
     async def _give_turn(self, now: int) -> None:
-        """Let everybody else run if publishing went on for long enough; nothing is stored yet."""
-        if self._look(now):
-            await asyncio.sleep(0)
-            self._look(time.time_ns())
+        """Let the rest of the loop run where callers have had it long enough, and look at the state."""
+        if self._turn_ends == 0 or now > self._turn_ends:
+            self._look(now)
+            if self._turn_calls:
+                self._turn_calls = 0
+                await asyncio.sleep(0)
+                self._look(time.time_ns())
 
-    async def _give_turn_to_asking(self) -> None:
-        """As `_give_turn`: a loop that only asks for what is delivered never waits."""
-        self._asked += 1
-        if not self._asked & 255:
-            self._turn_spent = True
-            self._turn_ends = 0
-        now = time.time_ns()
-        if now > self._turn_ends and self._life == "running" and self._look(now):
-            await asyncio.sleep(0)
-
-    def _look(self, now: int) -> bool:
-        """Once in a turn, or when something is up: is the producer open, does anybody wait; True asks for a turn.
-
-        A signal handler may raise out of any line: what a callback is to do counts as asked for once it stands in the
-        loop's queue.
-        """
-        opened = self._get_opened()
+    def _look(self, now: int) -> None:
+        runtime = self._get_runtime()
         if threading.get_ident() != self._thread:
-            raise RecoverError("this is not the thread of the producer's loop: call publish_threadsafe from others")
-        calls = opened.directory.ring.sequence + self._asked
-        try:
-            if opened.directory.ring.wants_spare:
-                self._loop.call_soon(opened.background.want_spare)
-            if self._dispatcher_idle:
-                self._wake(opened.delivery)
-                self._dispatcher_idle = False
-            if not self._in_turn:
-                self._loop.call_soon(self._end_turn)
-                self._in_turn = True
-                self._turn_spent = False
-                self._begin_turn(now, calls)
-                return False
-        except RuntimeError:
-            self._turn_ends = 0
-            self._refuse_without_loop()
-            raise
-        self._refuse_without_loop()  # it was closed in a turn
-        spent = self._turn_spent and calls - self._turn_first >= TURN_LEAST
-        self._turn_spent = False
-        if spent or not 0 <= now - self._turn_started <= TURN_NS:
-            self._begin_turn(now, calls)
-            self._wake(opened.delivery)
-            return True
-        self._look_again_after(now)
-        return False
+            raise RecoverError("publish belongs to the loop's thread: use publish_threadsafe from others")
+        failed = runtime.ring.flusher.failed
+        if failed is not None:
+            raise failed
+        if isinstance(runtime.delivery.failure, WalIOError):  # the disk, or another owner of the directory
+            raise runtime.delivery.failure
+        self._turn_ends = now + TURN_NS
 
-    def _begin_turn(self, now: int, calls: int) -> None:
-        self._turn_started = now
-        self._turn_first = calls
-        self._look_again_after(now)
-
-    def _look_again_after(self, now: int) -> None:
-        """Not before the turn is over, or the millisecond: its number is the timestamp of all that come until then."""
-        self._now_ms = now_ms = now // 1_000_000
-        self._turn_ends = min(self._turn_started + TURN_NS, now_ms * 1_000_000 + 999_999)
-
-    def _end_turn(self) -> None:
-        self._in_turn = False
-        self._turn_ends = 0
-        if self._opened is not None:
-            self._opened.directory.ring.prefault()
-
-    def _wake(self, delivery: Delivery) -> None:
-        """Wake the dispatcher; a signal handler may run while the loop sleeps in its selector, which must end then.
-
-        Not at once: a signal handler that raises between the end of a future and the call of who waits for it leaves a
-        task that nothing wakes any more, not even a cancellation.
-        """
-        if asyncio.current_task(self._loop) is None:
-            self._loop.call_soon_threadsafe(delivery.wake)
-        else:
-            self._loop.call_soon(delivery.wake)
-
-    def _on_dispatcher_idle(self) -> None:
-        self._dispatcher_idle = True
-        self._turn_ends = 0
-
-    # -- room --------------------------------------------------------------------------------------------------------
-
-    async def _store_when_room(self, *fields: Any) -> Receipt:
+    async def _store_when_room(self, record: tuple[Any, ...]) -> Receipt:
         """Stand in line until there is room, up to ``full_timeout_ms``."""
-        self._append = self._refuse_full  # whoever comes now stands behind us
+        last: WalFullError | None = None
+        self._in_line += 1
         try:
-            return await self._waiting.store(partial(self._store_in_turn, *fields), self._config.full_timeout_ms / 1000)
+            async with asyncio.timeout(self._config.full_timeout_ms / 1000), self._line:
+                while True:
+                    self._look(time.time_ns())
+                    try:
+                        return self._store(*record)
+                    except WalFullError as error:
+                        last = error
+                    await asyncio.sleep(ROOM_S)
+        except TimeoutError:
+            message = last or "the ring is full, and others wait for room before this record"
+            raise WalFullError(f"{message} full_timeout_ms={self._config.full_timeout_ms}") from None
         finally:
-            if not self._waiting and self._append == self._refuse_full:
-                self._append = self._get_append()
-
-    def _store_in_turn(self, *fields: Any) -> Receipt:
-        self._look(time.time_ns())  # open still? and whoever sleeps is woken for what is stored now
-        self._append = self._get_append()
-        try:
-            return self._store(*fields)
-        finally:
-            self._append = self._refuse_full
-
-    def _get_append(self) -> Callable[[bytes, object], tuple[int, int]]:
-        opened = self._opened
-        return opened.directory.ring.append if opened is not None and self._life == "running" else self._refuse
-
-    def _refuse_full(self, _payload: bytes, _fields: object) -> tuple[int, int]:
-        message = "the ring is full and others wait for room already: await publish, or free space"
-        raise WalFullError(f"{message} waiting={len(self._waiting)}")
+            self._in_line -= 1
 
     async def source_positions(self) -> dict[TopicPartition, int]:
         """Where to go on reading what this directory's records were made from.
 
-        Of each partition that the ``source`` of an accepted record has named: the offset behind the highest one. A
-        record and its source are accepted together, so a worker that is killed at any moment goes on without a gap and
-        without a repeat, if it publishes in the order of the offsets, with the ``source`` at the last record that is
-        made from one. To be awaited before the first `publish` with a ``source``: from then on the directory remembers,
-        whatever is delivered and recycled.
-
-        After a power cut it goes back to the first record that is gone, if ``fsync`` allows that one is; what is left
-        of those behind it is made again. A directory that has lost both copies of its checkpoint has forgotten it.
+        Of each partition that the ``source`` of an accepted record has named: the offset after the newest one. To be
+        awaited before the first `publish` with a ``source``. After a power cut it goes back to what a completed flush
+        covered; what is left of the records after that is made again.
 
         Raises:
             ClosedError: the producer is not running.
-            WalError: the disk failed.
+            WalError: what earlier starts left could not be read.
 
         """
-        sources = await self._get_opened_here().remember_sources()
-        return {
-            TopicPartition(topic, partition): offset
-            for topic, partitions in sources.captured().items()
-            for partition, offset in partitions.items()
-        }
+        runtime = self._get_runtime_here()
+        await runtime.read()
+        found = runtime.ring.sources.items()
+        self._sources = {TopicPartition(topic, partition): newest[0] + 1 for (topic, partition), newest in found}
+        return dict(self._sources)
 
-    # -- delivery ----------------------------------------------------------------------------------------------------
+    # -- delivery ------------------------------------------------------------------------------------------------------
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until everything that is in the ring now, earlier epochs included, is in Kafka or a dead letter.
-
-        Dead letters are on disk then. Their copies for ``dead_letter_topic`` are records of their own, stored behind
-        them: those that are there when this is called are waited for, those of letters that come meanwhile are not.
-        What damage took of all that is counted in `statistics().missing`, and named in the log, by then; what it took
-        of dead letters that were there before, once those were read, in the background.
 
         Args:
             timeout_ms: at most so long, in milliseconds; None waits as long as it takes, or until it is stopped.
@@ -623,68 +495,82 @@ class RecoverableProducer:
         Raises:
             ConfigError: ``timeout_ms`` is no number of milliseconds.
             ClosedError: the producer is not running, or was stopped first.
-            DeliveryPendingError: not within ``timeout_ms``, or Kafka is another cluster than the one that the records
-                belong to, or under "exactly_once" a copy has taken over or the disk has failed (then at once; the cause
-                says what to do); everything is still in the ring.
-            PermanentDeliveryError: Kafka refused a record for good and its lane is halted.
-            WalError: the disk failed, and what cannot be decoded stays in the ring.
-            RecoverError: it is awaited in `on_delivery`, which it waits for, or in another event loop than the
-                producer's.
+            DeliveryPendingError: not within ``timeout_ms``; everything is still in the ring.
+            PermanentDeliveryError: a lane is halted.
+            RecoverError: it is awaited in `on_delivery`, or in another event loop than the producer's.
 
         """
         limit = seconds_of(timeout_ms)
-        opened = self._get_opened_here()
+        runtime = self._get_runtime_here()
         self._refuse_in_callback("flush")
-        await self._all_in_kafka(opened, opened.flush, limit, "not everything is in kafka yet")
-
-    async def drain(self, timeout_ms: int | None = None) -> None:
-        """Behind the sink of Spark: as `flush`, and for the copies of dead letters, too, as `stop` does it.
-
-        Raises:
-            DeliveryError: as `flush`; where a lane is halted, not before all that waits for others is settled.
-            WalError: as `flush`; or copies are left to the next start.
-
-        """
-        limit = seconds_of(timeout_ms)
-        opened = self._get_opened_here()
-        self._refuse_in_callback("drain")
-        otherwise = "not everything, copies of dead letters included, is in kafka yet"
-        await self._all_in_kafka(opened, opened.drain, limit, otherwise)
-
-    async def _all_in_kafka(
-        self, opened: Opened, wait: Callable[[], Awaitable[None]], limit: float | None, otherwise: str
-    ) -> None:
-        try:
-            async with asyncio.timeout(limit):
-                await wait()
-        except TimeoutError:
-            message = f"{otherwise}, {_where_it_is(opened)}, do not publish it again"
-            why, pending = opened.delivery.delays.of_any(), self.statistics().pending
-            raise DeliveryPendingError(f"{message}: {why} pending={pending}") from None
+        await self._unless_stopped(runtime.drained(limit))
 
     async def wait_delivered(self, receipt: Receipt, timeout_ms: int | None) -> DeliveryReport:
         """Behind `Receipt.delivered`."""
         limit = seconds_of(timeout_ms)
-        if self._opened is None or self._life == "forked":
+        if self._runtime is None or self._life == "forked":
             raise self._closed_error()
         if self._life == "running":
             self._refuse_elsewhere()
-        await self._give_turn_to_asking()
-        delivery = self._opened.delivery
-        reports, record = delivery.reports, (receipt.topic, receipt.sequence, receipt._place)  # noqa: SLF001
-        future = reports.waiter(*record)
-        if future.done():
-            return future.result()
         try:
             async with asyncio.timeout(limit):
-                return await future
+                return await self._settled(receipt)
         except TimeoutError:
             message = f"accepted as {receipt.record_id} and not delivered yet, do not publish it again"
-            raise DeliveryPendingError(f"{message}: {delivery.delays.of(*record)} timeout_ms={timeout_ms}") from None
-        finally:
-            reports.forget(receipt.sequence, future)
+            raise DeliveryPendingError(f"{message}: {self._runtime.why()} timeout_ms={timeout_ms}") from None
 
-    # -- for code written for aiokafka -------------------------------------------------------------------------------
+    async def _settled(self, receipt: Receipt) -> DeliveryReport:
+        batch, index = receipt._batch, receipt._index  # noqa: SLF001
+        while True:
+            if not batch.done:
+                if self._life in ("stopping", "stopped") and (self._stopping is None or self._stopping.done()):
+                    raise self._closed_error()
+                self._refuse_halted(receipt, batch)
+                await self._get_delivery().waiters.wait_for(batch)
+                continue
+            if batch.state is not State.REPLACED:
+                break
+            batch, index = next(
+                (child, places.index(index)) for child, places in batch.children or () if index in places
+            )
+            if batch.lane.partition == DEAD:
+                raise PermanentDeliveryError(
+                    f"the record is a dead letter: {batch.error} record={receipt.record_id}",
+                    persisted="not",
+                )
+        if batch.state is State.VOID:
+            raise PermanentDeliveryError(f"the record was damaged on the disk record={receipt.record_id}")
+        return DeliveryReport(
+            topic=batch.lane.topic,
+            partition=batch.lane.partition,
+            offset=None if batch.offset is None else batch.offset + index,
+            record_id=receipt.record_id,
+            context=receipt._context,  # noqa: SLF001
+        )
+
+    def _refuse_halted(self, receipt: Receipt, batch: Batch) -> None:
+        lane = self._get_delivery().router.lanes.get(batch.lane)
+        if lane is not None and lane.state is LaneState.HALTED:
+            kind = PermanentDeliveryError if lane.head is batch else DeliveryPendingError
+            raise kind(f"{lane.error}, do not publish it again lane={batch.lane} record={receipt.record_id}")
+
+    def _get_delivery(self) -> Delivery:
+        assert self._runtime is not None
+        return self._runtime.delivery
+
+    async def _unless_stopped(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        stopping = self._stopping
+        try:
+            await asyncio.wait({task} if stopping is None else {task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                task.cancel()
+        if not task.done() or task.cancelled():
+            raise self._closed_error()
+        task.result()
+
+    # -- for code written for aiokafka ---------------------------------------------------------------------------------
 
     async def send(
         self,
@@ -693,13 +579,22 @@ class RecoverableProducer:
         key: bytes | str | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        headers: Headers | None = None,
     ) -> "asyncio.Future[RecordMetadata]":
         """As aiokafka's: a future of the record's metadata. The record is accepted when this returns."""
+        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         receipt = await self.publish(
             topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
         )
-        return Sent(self._get_opened().delivery.reports, topic, receipt.sequence, receipt._place)  # noqa: SLF001
+        return self._loop.create_task(self._metadata_of(receipt, timestamp_ms, None))
+
+    async def _metadata_of(self, receipt: Receipt, timestamp_ms: int, timeout_ms: int | None) -> RecordMetadata:
+        report = await self.wait_delivered(receipt, timeout_ms)
+        offset = -1 if report.offset is None else report.offset
+        partition = -1 if report.partition is None else report.partition
+        return RecordMetadata(
+            report.topic, partition, TopicPartition(report.topic, partition), offset, timestamp_ms, 0, -1
+        )
 
     async def send_and_wait(
         self,
@@ -708,7 +603,7 @@ class RecoverableProducer:
         key: bytes | str | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        headers: Headers | None = None,
     ) -> RecordMetadata:
         """As aiokafka's: wait until the record is in Kafka; cancelled, it is delivered all the same.
 
@@ -716,72 +611,65 @@ class RecoverableProducer:
             DeliveryPendingError: not within ``request_timeout_ms``; it stays in the ring: do not publish it again.
 
         """
+        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         receipt = await self.publish(
             topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
         )
-        record, delivery = (topic, receipt.sequence, receipt._place), self._get_opened().delivery  # noqa: SLF001
-        limit = self._config.request_timeout_ms
-        try:
-            async with asyncio.timeout(limit / 1000):
-                return await Sent(delivery.reports, *record)
-        except TimeoutError:
-            message = f"accepted as {receipt.record_id} and not delivered yet, do not publish it again"
-            why = delivery.delays.of(*record)
-            raise DeliveryPendingError(f"{message}: {why} request_timeout_ms={limit}") from None
+        return await self._metadata_of(receipt, timestamp_ms, self._config.request_timeout_ms)
 
     async def partitions_for(self, topic: str) -> set[int]:
         """As aiokafka's: the topic's partitions.
 
         Raises:
-            KafkaTimeoutError: Kafka did not tell within ``request_timeout_ms``.
-            KafkaConnectionError: Kafka is another cluster than the one that the records belong to.
+            KafkaTimeoutError: Kafka did not say within ``request_timeout_ms``.
 
         """
         check_topic(topic)
-        delivery = self._get_opened_here().delivery
+        delivery = self._get_runtime_here().delivery
         try:
             async with asyncio.timeout(self._config.request_timeout_ms / 1000):
-                return await delivery.partitions_for(topic)
+                return await delivery.partitions_of(topic)
         except TimeoutError:
-            reached = delivery.session.state == "connected"
-            message = "kafka does not tell the partitions: is the topic there?" if reached else "kafka is not reached"
+            reached = "is the topic there?" if delivery.connection.connected else "kafka is not reached"
             limit = self._config.request_timeout_ms
-            raise KafkaTimeoutError(f"{message} topic={topic} request_timeout_ms={limit}") from None
+            message = f"kafka does not say the partitions: {reached} topic={topic} request_timeout_ms={limit}"
+            raise KafkaTimeoutError(message) from None
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- looking -------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
         """What it does now, as one word.
 
-        ``created``, ``starting``, ``connecting``, ``connected``, ``wrong_cluster`` (Kafka is another cluster than the
-        one that the records belong to: nothing is sent), ``halted`` (Kafka refused a record for good, and the
-        dead ring is full or on_permanent_error="halt": its lane stands), ``failed`` (the disk; nothing is accepted),
-        ``fenced`` (exactly once: a copy of the directory is delivered elsewhere, and nothing more from here),
-        ``interrupted`` (somebody has cancelled tasks of ours, all tasks perhaps: they are begun again after a second),
-        ``stopping``, ``stopped``, ``forked``.
+        ``created``, ``starting``, ``connecting``, ``connected``, ``halted`` (a lane waits for the next start),
+        ``failed`` (the disk, or another owner of the directory: nothing is accepted), ``interrupted`` (delivery has
+        stopped: a restart delivers), ``stopping``, ``stopped``, ``forked``.
         """
-        if self._life != "running" or self._opened is None:
+        if self._life != "running" or self._runtime is None:
             return self._life
-        if self._opened.directory.ring.failure is not None:
+        runtime = self._runtime
+        failure = runtime.delivery.failure
+        if runtime.ring.flusher.failed is not None or isinstance(failure, WalIOError):
             return "failed"
-        if self._opened.interrupted:
+        if failure is not None:
             return "interrupted"
-        if self._opened.delivery.fenced:
-            return "fenced"
-        if self._opened.delivery.halted:
+        if any(lane.state is LaneState.HALTED for lane in runtime.delivery.router.lanes.values()):
             return "halted"
-        return self._opened.delivery.session.state
+        return (
+            "connected"
+            if runtime.delivery.connection.connected and runtime.delivery.connection.cause is None
+            else "connecting"
+        )
 
     @property
     def wal_path(self) -> Path | None:
         """The instance directory in use; None before `start`."""
-        return self._opened.directory.path if self._opened is not None else None
+        return self._runtime.directory.path if self._runtime is not None else None
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """What Kafka refused for good: list, requeue, export, purge."""
-        return DeadLetters(self._get_opened_here)
+        """What Kafka refused for good, or what came too late: list, requeue, export, purge."""
+        return DeadLetters(self._get_runtime_here)
 
     def statistics(self) -> Statistics:
         """A frozen snapshot whose counts add up.
@@ -790,83 +678,57 @@ class RecoverableProducer:
             ClosedError: before `start`, or in a forked child.
 
         """
-        if self._opened is None or self._life == "forked":
+        if self._runtime is None or self._life == "forked":
             raise self._closed_error()
-        return self._opened.statistics(self.state)
+        return self._runtime.statistics(self.state)
 
-    # -- inside ------------------------------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _get_opened(self) -> Opened:
-        if self._life != "running" or self._opened is None:
+    def _get_runtime(self) -> Runtime:
+        if self._life != "running" or self._runtime is None:
             raise self._closed_error()
-        return self._opened
+        return self._runtime
 
-    def _get_opened_here(self) -> Opened:
+    def _get_runtime_here(self) -> Runtime:
         """For what is awaited: its futures and locks are those of one loop."""
-        opened = self._get_opened()
+        runtime = self._get_runtime()
         self._refuse_elsewhere()
-        return opened
+        return runtime
 
     def _refuse_elsewhere(self) -> None:
-        """Not in the producer's loop; before anything is touched, so nothing has happened."""
         self._refuse_without_loop()
         if asyncio.get_running_loop() is not self._loop:
             message = "this is not the event loop of the producer, which goes on: await it there"
             raise RecoverError(f"{message}, from others by asyncio.run_coroutine_threadsafe(..., its loop)")
 
     def _refuse_without_loop(self) -> None:
-        """Its loop has ended, and nobody has stopped it: what is left of it can be stopped in any other loop."""
         if self._loop.is_closed():
             message = "the event loop of the producer has ended: await its stop() in a running loop, and make a new one"
             raise ClosedError(f"{message} path={self.wal_path}") from None
 
     def _refuse_in_callback(self, call: str) -> None:
-        if self._opened is not None and self._opened.delivery.reports.in_callback:
+        reporter = None if self._runtime is None else self._runtime.reporter
+        if reporter is not None and reporter.in_callback:
             message = f"{call} waits for on_delivery, so on_delivery cannot wait for it"
             raise RecoverError(f"{message}: asyncio.create_task(producer.{call}()), keep the task, and return")
 
     def _closed_error(self) -> ClosedError:
-        told = {
+        reasons = {
             "created": "the producer is not started: use 'async with' or await start()",
             "forked": "the producer belongs to the parent process: make a new one in the child",
         }
-        return ClosedError(f"{told.get(self._life, 'the producer is stopped: make a new one')} state={self._life}")
+        return ClosedError(f"{reasons.get(self._life, 'the producer is stopped: make a new one')} state={self._life}")
 
     def _forked(self) -> None:
-        """We are the child of a fork: nothing of the parent's is ours (its directories are abandoned by themselves)."""
-        self._life = "forked"
-        self._turn_ends = 0
-        self._append = self._refuse
+        self._life, self._turn_ends, self._append = "forked", 0, self._refuse
 
-    def _refuse(self, _payload: bytes, _fields: object) -> tuple[int, int]:
+    def _refuse(self, *_: Any) -> Any:
         raise self._closed_error()
 
 
-def _nothing_in_it(topic: str) -> EncodeError:
-    message = "a record needs a key or a value: a tombstone without a key deletes nothing"
-    return EncodeError(f"{message} topic={topic}")
-
-
-def _refuse_unencodable(error: Exception, context: object) -> None:
-    """If it is msgspec's own, or whatever the context's attributes raise."""
-    if context is not None or isinstance(error, rec.UNENCODABLE):
-        message = "the record cannot be stored: context must be plain data that msgspec can encode"
-        raise EncodeError(f"{message} error={error}") from error
-
-
-def _where_it_is(opened: Opened) -> str:
-    gone = opened.directory.moved_away()
-    if gone is None:
-        return "it stays in the ring"
-    return f"it is in files that were removed or replaced ({gone}) and no start finds it unless you put those back"
-
-
-def _refused_nowait() -> Exception:
-    from aiorecover.errors import ConfigError  # noqa: PLC0415
-
-    return ConfigError(
-        'publish_nowait cannot wait for the disk: await publish, or choose fsync="interval" fsync=always'
-    )
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _after_fork_in_child() -> None:

@@ -1,81 +1,68 @@
-"""What `publish` gives back, and what Kafka said of a record."""
+"""What `publish` gives back, and what became of a record."""
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
-
-from aiorecover.record import record_id
 
 
 class DeliveryReport(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a record.
 
-    ``status``: ``"delivered"`` or ``"dead_lettered"``. ``partition`` and ``offset`` are None where they are no longer
-    known (the report was asked for long after the delivery, or the broker had seen the batch before).
-    ``timestamp_ms``: milliseconds since 1970, as given to `publish`, or the time of that call; what a topic stamps its
-    records with (``LogAppendTime``) is not told. None where the record is not there to be looked at any more.
-    ``context``: what was given to `publish`, as plain data. ``error``: why a dead letter was refused.
+    ``status``: ``"delivered"`` or ``"dead_lettered"``. ``offset`` is None of a dead letter, and where the broker had
+    the batch before and does not say. ``timestamp_ms``: the record's, where ``on_delivery`` gets the report; None from
+    `Receipt.delivered`. ``context``: what was given to `publish`, as plain data. ``error``: why it is a dead letter.
     """
 
     topic: str
     partition: int | None
     offset: int | None
-    timestamp_ms: int | None
     record_id: str
+    timestamp_ms: int | None = None
     context: Any = None
     status: Literal["delivered", "dead_lettered"] = "delivered"
     error: str | None = None
 
 
-class Origin(Protocol):
-    """The producer behind a receipt."""
-
-    producer_id: str
-    epoch: int
-
-    async def wait_delivered(self, receipt: "Receipt", timeout_ms: int | None) -> DeliveryReport:
-        """Wait until the receipt's record is settled."""
-
-
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """A record was accepted: it is in the ring and survives the death of the process.
+    """A record was accepted: it is in the ring and survives the death of the process. Not awaitable itself."""
 
-    It is not awaitable itself; it is valid as long as its producer.
-    """
-
-    _origin: Any  # an Origin; not tracked by the garbage collector, and never pointing back here
-    topic: str
     sequence: int
-    _place: int
+    _index: int  # in its batch
+    _batch: Any  # aiorecover.ring.segments.Batch; nothing there points back here
+    _context: Any = None
+
+    @property
+    def topic(self) -> str:
+        """The record's topic."""
+        topic: str = self._batch.lane.topic
+        return topic
 
     @property
     def epoch(self) -> int:
         """The opening of the directory that accepted it."""
-        epoch: int = self._origin.epoch
+        epoch: int = self._batch.epoch
         return epoch
 
     @property
     def record_id(self) -> str:
         """``producer id/epoch/sequence``, as in the Kafka header ``aiorecover-id``; never given twice."""
-        return record_id(self._origin.producer_id, self._origin.epoch, self.sequence)
+        return f"{self._batch.lane.ring.producer_id}/{self.epoch}/{self.sequence}"
 
     async def delivered(self, timeout_ms: int | None = None) -> DeliveryReport:
-        """Wait until the record is in Kafka; where it is there already, others get their turns as with `publish`.
+        """Wait until the record is in Kafka.
 
         Args:
             timeout_ms: at most so long, in milliseconds; None waits until it is settled or the producer stops.
 
         Raises:
             ConfigError: ``timeout_ms`` is no number of milliseconds.
-            DeliveryPendingError: not settled within the time, or its lane is halted for another record; it stays in
-                the ring: do not publish it again.
-            PermanentDeliveryError: it became a dead letter, it was refused and its lane is halted, or damage took it
-                from the disk.
+            DeliveryPendingError: not within the time; it stays in the ring: do not publish it again.
+            PermanentDeliveryError: it became a dead letter, its lane is halted, or damage took it from the disk.
             ClosedError: the producer was stopped first; the record is delivered after the next start.
             RecoverError: the producer runs in another event loop.
 
         """
-        report: DeliveryReport = await self._origin.wait_delivered(self, timeout_ms)
+        report: DeliveryReport = await self._batch.lane.ring.owner.wait_delivered(self, timeout_ms)
         return report
 
     def __repr__(self) -> str:

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable
 
-from aiorecover.record import RECORD_ID_HEADER
-from aiorecover.wal.format import EPOCH_MAX, SEQUENCE_MASK
+RECORD_ID_HEADER = "aiorecover-id"
+EPOCH_MAX = (1 << 31) - 1  # openings of one directory: one a second for 68 years
+SEQUENCE_MAX = 10**16 - 1  # records of one opening: a million a second for 300 years
 
-ID_PATTERN = "([a-z2-7]{13})/([1-9][0-9]{0,6})/([1-9][0-9]{0,12})"  # no other spelling of the numbers: one text each
+ID_PATTERN = "([a-z2-7]{13})/([1-9][0-9]{0,9})/([1-9][0-9]{0,15})"  # no other spelling of the numbers: one text each
 
 _ID = re.compile(ID_PATTERN)
 
@@ -14,7 +15,7 @@ _ID = re.compile(ID_PATTERN)
 def parse_record_id(text: str) -> tuple[str, int, int] | None:
     """Producer id, epoch and sequence; None: no id of ours, which has one text only."""
     parts = _ID.fullmatch(text)
-    if parts is None or int(parts[2]) > EPOCH_MAX or int(parts[3]) > SEQUENCE_MASK:
+    if parts is None or int(parts[2]) > EPOCH_MAX or int(parts[3]) > SEQUENCE_MAX:
         return None
     return parts[1], int(parts[2]), int(parts[3])
 

@@ -1,4 +1,4 @@
-"""From what the user passes to the bytes of a Kafka record.
+"""From what the user passes to the bytes of a Kafka record (headers: `ring.records`).
 
 Every function here is pure, raises only ``EncodeError`` and stores nothing. An encoder is chosen once, when
 the producer is built, so that a publish pays for its own rule alone:
@@ -18,26 +18,27 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from aiorecover.errors import EncodeError
-from aiorecover.record import RECORD_ID_HEADER, Header
 
 __all__ = [
+    "ERROR_MOST",
     "BytesLike",
     "Encoder",
     "Headers",
     "Serializer",
     "SerializerObject",
-    "check_headers",
     "check_partition",
-    "check_timestamp_ms",
+    "check_source",
+    "check_timestamp",
     "check_topic",
     "encode_key",
     "encode_value",
     "key_encoder",
+    "size_of",
     "value_encoder",
 ]
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
-Headers: TypeAlias = Sequence[Header]
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Encoder: TypeAlias = Callable[[str, object, Headers | None], bytes | None]
 
 
@@ -55,18 +56,23 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")  # 249: with "-" and the partition
 ERROR_MOST = 200  # characters of another's error: one that tells of itself, level for level, would fill the memory
 _PAIR = 2  # a header: name and value
 _PARTITION_MAX = 2**31 - 1  # int32 on the wire
-_TIMESTAMP_MAX = 2**63 - 1  # int64 on the wire
+_OFFSET_MAX = 2**63 - 2  # int64 on the wire, and the offset after it has to exist, too
+_LENGTHS = 5  # bytes of the length of a header's name, or value, at the most
+_LEVELS = 8  # of nested data that an error names
+_NUMBERS = ("b", "i", "u", "f")  # kinds of numpy's types that are bool, int or float
+YEAR_10000_MS = 253_402_300_800_000  # a timestamp beyond it is in micro- or nanoseconds, and Spark never gets past it
 
 
 def encode_value(topic: str, value: object, headers: Headers | None = None) -> bytes | None:  # noqa: ARG001
     """The bytes of a value without a serializer; ``headers`` is there for the signature that encoders share.
 
-    JSON is msgspec's: dataclasses, Structs, dict, list, int, datetime, UUID, Decimal and Enum natively,
-    pydantic models through ``model_dump(mode="json")``; NaN and infinity become null, bytes inside JSON
-    become base64.
+    JSON is msgspec's: dataclasses, Structs, dict, list, int, datetime, UUID, Decimal (as text) and Enum natively,
+    pydantic models through ``model_dump(mode="json", by_alias=True)``, numpy's numbers as the number; NaN and
+    infinity become null, bytes inside JSON become base64.
 
     Raises:
-        EncodeError: the value, or something inside it, has no JSON form; or a str holds lone surrogates.
+        EncodeError: the value, or something inside it, has no JSON form (the error names the field); or a str holds
+            lone surrogates.
 
     """
     kind = type(value)
@@ -83,7 +89,7 @@ def encode_value(topic: str, value: object, headers: Headers | None = None) -> b
         raise EncodeError(
             "the value has no JSON form: pass bytes, str or plain data (dict, list, dataclass, Struct, "
             "pydantic model), or set value_serializer "
-            f"topic={topic!r} type={kind.__qualname__} error={error}",
+            f"topic={topic!r} type={kind.__qualname__}{_field_at_fault(value)} error={error!s:.{ERROR_MOST}}",
         ) from error
 
 
@@ -157,80 +163,58 @@ def check_partition(partition: object) -> int | None:
     return int(partition)
 
 
-def check_timestamp_ms(timestamp_ms: object) -> int | None:
-    """A timestamp in milliseconds since 1970 UTC, not below 0, or None for now.
+def check_timestamp(timestamp_ms: object) -> int:
+    """Milliseconds since 1970, up to the year 9999.
 
     Raises:
-        EncodeError: anything else, a float of seconds or a datetime for example.
+        EncodeError: anything else, another unit above all.
 
     """
-    if timestamp_ms is None:
-        return None
-    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool) or not 0 <= timestamp_ms <= _TIMESTAMP_MAX:
+    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool) or timestamp_ms < 0:
         raise EncodeError(
             "timestamp_ms must be an int of milliseconds since 1970, not negative: pass int(seconds * 1000) "
-            f"type={type(timestamp_ms).__qualname__} timestamp_ms={timestamp_ms!r}",
+            f"type={type(timestamp_ms).__qualname__} timestamp_ms={timestamp_ms!r:.50}"
         )
+    if timestamp_ms >= YEAR_10000_MS:
+        unit = "microseconds" if timestamp_ms < YEAR_10000_MS * 1000 else "nanoseconds"
+        raise EncodeError(f"timestamp_ms looks like {unit}: pass milliseconds since 1970 timestamp_ms={timestamp_ms}")
     return int(timestamp_ms)
 
 
-def check_headers(headers: object) -> list[Header]:
-    """Headers as a fresh list of (str, bytes or None); None means no headers.
+def check_source(source: object) -> tuple[str, int, int]:
+    """Topic, partition and offset of a consumed record.
 
     Raises:
-        EncodeError: not a list or tuple of (str, bytes-like or None) pairs, the reserved name
-            ``aiorecover-id``, or lone surrogates in a name.
+        EncodeError: anything else.
 
     """
-    if headers is None:
-        return []
-    if not isinstance(headers, (list, tuple)):
-        raise _wrong_headers(headers)
-    return [header if _is_plain(header) else _checked_header(header) for header in headers]
-
-
-def _is_plain(header: Any) -> bool:
-    """Already as we would make it, which most headers are; everything else is looked at closely."""
-    return (
-        type(header) is tuple
-        and len(header) == _PAIR
-        and type(header[1]) is bytes
-        and type(header[0]) is str
-        and header[0].isascii()
-        and header[0] != RECORD_ID_HEADER
-    )
-
-
-def _wrong_headers(headers: object) -> EncodeError:
-    remedy = "use list(headers.items())" if hasattr(headers, "items") else "use list(headers)"
-    return EncodeError(
-        f"headers must be a list of (str, bytes) tuples: {remedy} type={type(headers).__qualname__}",
-    )
-
-
-def _checked_header(header: object) -> Header:
-    if not isinstance(header, (tuple, list)) or len(header) != _PAIR:
-        raise EncodeError(
-            "headers must be a list of (str, bytes) tuples: this one is not a pair "
-            f"type={type(header).__qualname__}",  # contents stay out of errors: headers carry credentials
-        )
-    name, value = header
-    if not isinstance(name, str):
-        raise EncodeError(
-            f"the name of a header must be a str: decode it first type={type(name).__qualname__}",
-        )
-    if name == RECORD_ID_HEADER:  # recovery and readers find a record by it
-        raise EncodeError(f"this header is set by aiorecover itself: use another name name={name!r}")
-    if not name.isascii():
-        _utf8(None, name, "name of a header")
-    if type(value) is bytes or value is None:
-        return str.__str__(name), value
-    if isinstance(value, _BYTES_LIKE):
-        return str.__str__(name), _copied(None, value, "value of a header")
+    if isinstance(source, tuple) and len(source) == 3:  # noqa: PLR2004 - as the message says
+        topic, partition, offset = source
+        whole = all(isinstance(one, int) and not isinstance(one, bool) for one in (partition, offset))
+        if isinstance(topic, str) and whole and 0 <= partition <= _PARTITION_MAX and 0 <= offset <= _OFFSET_MAX:
+            return check_topic(topic), int(partition), int(offset)
     raise EncodeError(
-        "the value of a header must be bytes or None: use value.encode() "
-        f"type={type(value).__qualname__} name={name!r:.200}",
+        f"a source must be a tuple (topic, partition, offset), as the consumer gave them source={source!r:.100}"
     )
+
+
+def size_of(key: bytes | str | None, data: bytes | None, headers: object) -> int:
+    """The bytes of a record's key, value and headers; what is no header counts nothing, and is refused later."""
+    size = len(data) if data is not None else 0
+    if key is not None:
+        size += len(key) if isinstance(key, bytes) or key.isascii() else len(key.encode(errors="surrogatepass"))
+    if isinstance(headers, Sequence):
+        for header in headers:
+            if isinstance(header, (tuple, list)) and len(header) == _PAIR:
+                size += sum(_length(part) + _LENGTHS for part in header)
+    return size
+
+
+def _length(part: object) -> int:
+    try:
+        return len(part) if isinstance(part, (str, *_BYTES_LIKE)) else 0
+    except ValueError:  # a memoryview that was released
+        return 0
 
 
 def _utf8(topic: str | None, text: str, what: str) -> bytes:
@@ -257,24 +241,52 @@ def _at(topic: str | None) -> str:
 
 
 def _foreign(value: Any) -> object:
-    """What msgspec does not know: pydantic models, told by their method; subclasses of str, int, float.
+    """What msgspec does not know: pydantic models and numpy's numbers, by their methods; subclasses of str, int, float.
 
     numpy's float64 and str_ are such subclasses; the standard json module takes them, so they are taken here.
     """
     dump = getattr(type(value), "model_dump", None)
     if dump is not None:
-        return dump(value, mode="json")
+        return dump(value, mode="json", by_alias=True)  # the names that FastAPI answers with
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
+    if getattr(value, "shape", None) == () and getattr(getattr(value, "dtype", None), "kind", None) in _NUMBERS:
+        number: object = value.item()
+        return number
     raise TypeError(f"no JSON form for type {type(value).__qualname__}")
 
 
 # One for all: an Encoder keeps no state between calls, and making one costs more than a small record does.
 _encode_json = msgspec.json.Encoder(enc_hook=_foreign).encode
+
+
+def _field_at_fault(value: object, levels: int = _LEVELS) -> str:
+    """Return " field=…" with where in plain data the first part without a JSON form is; its contents stay out."""
+    path = ""
+    for _ in range(levels):
+        parts: Any = value.items() if isinstance(value, dict) else ()
+        if isinstance(value, (list, tuple)):
+            parts = enumerate(value)
+        for name, part in parts:
+            if not _has_json({name: part} if isinstance(value, dict) else part):
+                path += f"[{name}]" if isinstance(value, (list, tuple)) else f".{name!s:.50}"
+                value = part
+                break
+        else:
+            break
+    return f" field={path.removeprefix('.')}" if path else ""
+
+
+def _has_json(value: object) -> bool:
+    try:
+        _encode_json(value)
+    except Exception:  # noqa: BLE001 - whatever it is
+        return False
+    return True
 
 
 def _serializing(serializer: Serializer, what: str) -> Encoder:

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from benchmarks import (
     backlog,
-    cores,
     group_commit,
-    journal,
     kafka,
     latency,
     machine,
@@ -18,7 +16,6 @@ from benchmarks import (
     partitions,
     report,
     restart,
-    sessions,
     throughput,
     transactions,
 )
@@ -34,17 +31,14 @@ from benchmarks.spark import source as spark_source
 from tests.support.broker import BrokerUnavailableError
 from tests.support.jars import JarsError
 
-LEAST_BACKLOG_GB = 0.02  # more than a slot: with less, reading is over before the loop can have been late
+LEAST_BACKLOG_GB = 0.02  # more than some segments: with less, reading is over before the loop can have been late
 
 WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
-    "cores": cores.run,
     "throughput": throughput.run,
     "latency": latency.run,
     "group_commit": group_commit.run,
     "backlog": backlog.run,
     "restart": restart.run,
-    "journal": journal.run,
-    "sessions": sessions.run,
     "partitions": partitions.run,
     "transactions": transactions.run,
 }

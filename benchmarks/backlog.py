@@ -1,7 +1,8 @@
 """After an outage: how long opening takes, and what replaying costs in memory and in stalls of the event loop.
 
 And what a record costs that went through the backlog, as it is stored and as it is replayed, beside one for which there
-was none: published and delivered at once.
+was none: published and delivered at once. Of a topic that was published to before, and of one that was never seen: its
+records are laid out anew once its partitions are known.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Any, Self
 
 from aiorecover import RecoverableProducer
 from benchmarks import kafka, load, throughput
-from benchmarks.child import Child, stopwatch, tell
+from benchmarks.child import Child, call, stopwatch, tell
 from benchmarks.disk import evict
 from benchmarks.figures import quantiles, spread
 from benchmarks.setting import Result, Setting, Table
@@ -28,26 +29,31 @@ TICK_S = 0.001
 IDLE_TICKS = 1000
 SAMPLE_S = 0.02  # between two looks at the memory
 GIB = 1 << 30
+SEEN = {"a topic seen before": True, "a topic never seen": False}
 KINDS = ("VmRSS", "RssAnon", "RssFile")
 
 
 def run(setting: Setting) -> Result:
-    rounds = []
+    measured: dict[str, list[dict[str, Any]]] = {title: [] for title in SEEN}
     gigabytes = setting.gigabytes or GIGABYTES
     for number in range(setting.rounds or ROUNDS):
-        setting.say(f"backlog: round {number + 1} storing {gigabytes} GB without a broker")
-        rounds.append(_one(setting, int(gigabytes * 1e9)))
-        setting.say(f"backlog: replayed {rounds[-1]['delivered_s']:,.0f}/s")
-    return Result("backlog", [_table(rounds)], {"gigabytes": gigabytes, "rounds": rounds})
+        for title, rounds in measured.items():
+            setting.say(f"backlog: round {number + 1} storing {gigabytes} GB without a broker, {title}")
+            rounds.append(_one(setting, int(gigabytes * 1e9), seen=SEEN[title]))
+            setting.say(f"backlog: replayed {rounds[-1]['delivered_s']:,.0f}/s")
+    tables = [_table(title, rounds) for title, rounds in measured.items()]
+    return Result("backlog", tables, {"gigabytes": gigabytes, "rounds": measured})
 
 
-def _one(setting: Setting, size: int) -> dict[str, Any]:
+def _one(setting: Setting, size: int, *, seen: bool) -> dict[str, Any]:
     servers = setting.cluster.bootstrap_servers
     with (
         kafka.topic(setting.cluster, "backlog") as topic,
         setting.wal_dir() as wal_dir,
         setting.wal_dir() as idle_dir,
     ):
+        if seen:
+            call(see, bootstrap_servers=servers, topic=topic, wal_dir=wal_dir)
         with Child(build, topic=topic, wal_dir=wal_dir, size=size) as builder:
             built = builder.read()
         evict(wal_dir)
@@ -57,16 +63,16 @@ def _one(setting: Setting, size: int) -> dict[str, Any]:
             MemoryWatch(child) as memory,
         ):
             result = child.result()
-        kafka.verify(setting.cluster, topic, WARM_UP + built["records"])
+        kafka.verify(setting.cluster, topic, WARM_UP * (1 + seen) + built["records"])
     live_us = throughput.deliver(setting, "backlog-none", throughput.aiorecover, LIVE)["cpu_us"]
     against_none = (built["stored_us"] + result["cpu_us"]) / live_us
     return {**built, **result, **memory.over_idle(), "live_us": live_us, "against_none": against_none}
 
 
-def _table(rounds: list[dict[str, Any]]) -> Table:
+def _table(title: str, rounds: list[dict[str, Any]]) -> Table:
     rows = [
         ["records", spread(rounds, "records").text()],
-        ["size of the used slots, GB", spread(rounds, "bytes", 1e-9).text(".2f")],
+        ["size of the used segments, GB", spread(rounds, "bytes", 1e-9).text(".2f")],
         ["opening: start() returns after, ms", spread(rounds, "open_s", 1e3).text(".1f")],
         ["replayed records/s", spread(rounds, "delivered_s").text()],
         ["processor time a record, µs: replayed", spread(rounds, "cpu_us").text(".2f")],
@@ -82,7 +88,7 @@ def _table(rounds: list[dict[str, Any]]) -> Table:
         idle = spread(rounds, f"idle_{name}", 1e-6).text(".2f")
         rows.append([f"event loop late by, {name}, ms (idle: {idle})", stall])
     return Table(
-        title="Backlog: built without a broker, killed, evicted from the page cache, replayed",
+        title=f"Backlog of {title}: built without a broker, killed, evicted from the page cache, replayed",
         columns=["", ""],
         rows=rows,
         notes=[
@@ -135,6 +141,13 @@ class MemoryWatch:
 
 
 # -- in processes of their own -----------------------------------------------------------------------------------------
+
+
+async def see(bootstrap_servers: str, topic: str, wal_dir: str) -> None:
+    """Have the directory remember the topic's partitions."""
+    async with load.producer(wal_dir, bootstrap_servers) as producer:
+        await load.publish_all(producer, topic, WARM_UP)
+        await producer.flush()
 
 
 async def build(topic: str, wal_dir: str, size: int) -> None:

@@ -1,14 +1,12 @@
 """What is published, the same by every contender: 160 bytes under one of 1,000 keys, with a header of its own."""
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import count, cycle, islice
 from random import Random
 from typing import Any
 
 from aiorecover import RecoverableProducer
-from aiorecover.core.producer import RecoverableProducer as SecondProducer
-from aiorecover.delivery.partitioner import partition_for
+from aiorecover.ring.records import murmur2
 
 PARTITIONS = 6
 VALUE = Random(160).randbytes(160)
@@ -16,7 +14,6 @@ KEYS = [b"key-%03d" % number for number in range(1000)]
 ID_HEADER = "aiorecover-id"
 ID_PREFIX = b"k3f9q2w7x8y1z/1/"  # as long as ours: a producer id of 13 characters and an epoch
 
-CORE = "AIORECOVER_BENCHMARK_CORE"  # first, or second: which of the two cores a child measures
 NOBODY = "127.0.0.1:1"  # no Kafka is here
 
 
@@ -31,17 +28,13 @@ def keys_of(partitions: int) -> list[bytes]:
     numbers = count()
     while len(found) < partitions:
         key = b"key-%05d" % next(numbers)
-        found.setdefault(partition_for(key, partitions), key)
+        found.setdefault(murmur2(key) % partitions, key)
     return [found[partition] for partition in range(partitions)]
 
 
 def producer(wal_dir: str, bootstrap_servers: str, **options: Any) -> RecoverableProducer:
     """Ours with its defaults, except that a nearly full disk does not end a benchmark."""
-    made: Any = SecondProducer if os.environ.get(CORE) == "second" else RecoverableProducer
-    found: RecoverableProducer = made(
-        wal_dir, bootstrap_servers=bootstrap_servers, **{"wal_min_free_bytes": 0, **options}
-    )
-    return found
+    return RecoverableProducer(wal_dir, bootstrap_servers=bootstrap_servers, **{"wal_min_free_bytes": 0, **options})
 
 
 async def publish_all(producer: RecoverableProducer, topic: str, number: int, of: Sequence[bytes] = KEYS) -> None:

@@ -70,7 +70,7 @@ async def main() -> None:
         bootstrap_servers=KAFKA,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        isolation_level="read_committed",  # what is aborted is not there, whoever writes the orders in transactions
+        isolation_level="read_committed",  # leave out what a transactional producer has aborted
     )
     await consumer.start()
     try:

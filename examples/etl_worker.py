@@ -21,7 +21,7 @@ WAL_DIR = os.environ.get("WAL_DIR", "wal")
 KAFKA = os.environ.get("KAFKA", "localhost:9092")
 ORDERS = os.environ.get("ORDERS", "orders")
 TOTALS = os.environ.get("TOTALS", "totals")
-GUARANTEE = os.environ.get("GUARANTEE", "at_least_once")  # "exactly_once": for who reads what is committed
+EXACTLY_ONCE = os.environ.get("GUARANTEE") == "exactly_once"  # for consumers that read what is committed
 
 
 def transform(order: bytes) -> dict[str, object]:
@@ -30,7 +30,7 @@ def transform(order: bytes) -> dict[str, object]:
 
 
 async def go_on(consumer: AIOKafkaConsumer, producer: RecoverableProducer, share: Iterable[TopicPartition]) -> None:
-    """Have the consumer stand behind what was read already."""
+    """Let the consumer begin after what was read already."""
     partitions = list(share)
     consumer.assign(partitions)
     positions = await producer.source_positions()
@@ -58,13 +58,13 @@ async def main(number: int, of: int) -> None:
         bootstrap_servers=KAFKA,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        isolation_level="read_committed",  # what is aborted is not there, whoever writes the orders in transactions
+        isolation_level="read_committed",  # leave out what a transactional producer has aborted
     )
     producer = RecoverableProducer(
         WAL_DIR,
         bootstrap_servers=KAFKA,
         instance=f"worker-{number}",
-        guarantee=GUARANTEE,
+        guarantee="exactly_once" if EXACTLY_ONCE else "at_least_once",
         adoption_grace_ms=None,
         on_full="wait",
     )

@@ -20,7 +20,6 @@ def orders_service(disk: MemoryDisk, cluster: MockCluster) -> RecoverableProduce
         disk,
         bootstrap_servers=cluster.bootstrap_servers,
         fsync="always",
-        slot_bytes=64 * 1024,  # small: a crash image copies every slot
         retry_backoff_ms=10,
     )
 

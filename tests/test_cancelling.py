@@ -1,10 +1,9 @@
 """Every public call cancelled at its first, second, third … wait, until it ends by itself: the producer stays whole."""
 
 import asyncio
-import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,80 +11,71 @@ import pytest
 
 from aiorecover import ClosedError, RecoverableProducer, WalFullError
 from aiorecover.testing import MockClusterProcess
+from tests.support.broker import Cluster, TopicFactory
 from tests.support.census import Census
+from tests.support.eventually import until
 from tests.support.oracle import read_topic
 from tests.support.victim import HANG, MOST, Victim, each_time
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
 
 TOPIC = "cancelled"
-SLOT = 1 << 14
+LIMIT_MS = HANG * 1000
+NEVER = 1 << 30
 ROUND_TRIP_MS = 15  # so that every call that asks Kafka has to wait
+NOWHERE = "127.0.0.1:1"  # no broker listens there
 
 
 @asynccontextmanager
-async def cluster_of(topic: str = TOPIC) -> AsyncIterator[MockClusterProcess]:
+async def mock_cluster() -> AsyncIterator[MockClusterProcess]:
     async with MockClusterProcess() as cluster:
-        await cluster.create_topic(topic, partitions=2)
+        await cluster.create_topic(TOPIC, partitions=2)
         await cluster.round_trip_ms(ROUND_TRIP_MS)
         yield cluster
 
 
-def made(path: Path, cluster: MockClusterProcess, **options: Any) -> RecoverableProducer:
-    options = {"retry_backoff_ms": 20, "slot_bytes": SLOT, "linger_ms": 0, **options}
-    return RecoverableProducer(path, bootstrap_servers=cluster.bootstrap_servers, **options)
+def made(path: Path, servers: str, **options: Any) -> RecoverableProducer:
+    return RecoverableProducer(path, bootstrap_servers=servers, retry_backoff_ms=20, linger_ms=0, **options)
 
 
-async def values_in(cluster: MockClusterProcess) -> Counter[bytes | None]:
-    return Counter(record.value for record in await read_topic(cluster.bootstrap_servers, TOPIC))
+async def values_in(servers: str, topic: str = TOPIC) -> Counter[bytes | None]:
+    found = await read_topic(servers, topic, isolation_level="read_committed")
+    return Counter(record.value for record in found)
 
 
-async def until_nothing_is_left(before: Census) -> None:
+async def nothing_is_left(before: Census) -> None:
     """Right away, but for what a thread of ours has begun before the cancellation."""
-    async with asyncio.timeout(HANG):
-        while any(thread in before.left_since() for thread in ["thread aiorecover-keeper"]):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    assert before.left_since() == []
+    await until(lambda: before.left_since() == [])
 
 
 def assert_counts(producer: RecoverableProducer) -> None:
-    """I9."""
     counts = producer.statistics()
     assert counts.accepted + counts.recovered == counts.delivered + counts.dead_lettered + counts.pending
 
 
-# -- calls of a started producer --------------------------------------------------------------------------------------
+# -- calls of a started producer ---------------------------------------------------------------------------------------
 
-Call = Callable[[RecoverableProducer, str, bytes], Coroutine[Any, Any, Any]]
-"""Of one value, to a topic."""
+Call = Callable[[RecoverableProducer, str, bytes], Coroutine[Any, Any, Any]]  # of one value, to a topic
 
 
 async def delivered(producer: RecoverableProducer, topic: str, value: bytes) -> None:
-    receipt = producer.publish_nowait(topic, value, key=value)
-    await receipt.delivered()
+    await producer.publish_nowait(topic, value, key=value).delivered()
 
 
 async def flush(producer: RecoverableProducer, topic: str, value: bytes) -> None:
     producer.publish_nowait(topic, value, key=value)
-    await producer.flush(timeout_ms=HANG * 1000)
-
-
-async def send_and_wait(producer: RecoverableProducer, topic: str, value: bytes) -> None:
-    await producer.send_and_wait(topic, value, value)
+    await producer.flush(timeout_ms=LIMIT_MS)
 
 
 async def send(producer: RecoverableProducer, topic: str, value: bytes) -> None:
     await (await producer.send(topic, value, value))
 
 
+async def send_and_wait(producer: RecoverableProducer, topic: str, value: bytes) -> None:
+    await producer.send_and_wait(topic, value, value)
+
+
 async def publish(producer: RecoverableProducer, topic: str, value: bytes) -> None:
-    await producer.publish(topic, value, key=value)
-
-
-async def publish_and_give_a_turn(producer: RecoverableProducer, topic: str, value: bytes) -> None:
-    producer._turn_ends = 0
-    producer._in_turn = True
-    producer._turn_started = 0  # the millisecond is over
     await producer.publish(topic, value, key=value)
 
 
@@ -98,19 +88,15 @@ CALLS: list[tuple[Call, dict[str, Any], int]] = [  # and how many waits each has
     (flush, {}, 1),
     (send, {}, 1),
     (send_and_wait, {}, 1),
-    (publish, {}, 0),
-    (publish_and_give_a_turn, {}, 1),
     (publish, {"fsync": "always"}, 1),
     (send_and_wait, {"fsync": "always"}, 2),
-    (partitions_for, {}, 1),
 ]
-STORES_LAST = {publish_and_give_a_turn}  # cancelled anywhere, it has stored nothing
 
 
 async def cancelled_at_each_wait(
     producer: RecoverableProducer, call: Call, waits: int, topic: str = TOPIC
 ) -> Counter[bytes | None]:
-    """The values that were accepted; all of them are delivered, and nobody waits any more."""
+    """The values that were accepted; all of them are delivered then, and nothing waits any more."""
     accepted: Counter[bytes | None] = Counter()
     for at in range(1, MOST):
         counted = producer.statistics().accepted
@@ -118,15 +104,12 @@ async def cancelled_at_each_wait(
         await victim.run(call(producer, topic, value))
         assert_counts(producer)
         accepted[value] += producer.statistics().accepted - counted
-        if victim.reached and call in STORES_LAST:
-            assert accepted[value] == 0
         if not victim.reached:
             break
     else:
         pytest.fail("it never ends by itself")
     assert at - 1 >= waits
-    await producer.flush(timeout_ms=HANG * 1000)
-    assert_counts(producer)
+    await producer.flush(timeout_ms=LIMIT_MS)
     assert producer.statistics().pending == 0
     return +accepted
 
@@ -135,167 +118,164 @@ async def cancelled_at_each_wait(
 async def test_a_call_cancelled_at_each_of_its_waits(
     tmp_path: Path, call: Call, options: dict[str, Any], waits: int
 ) -> None:
-    async with cluster_of() as cluster:
+    async with mock_cluster() as cluster:
         before = Census(tmp_path)
-        producer = made(tmp_path / "wal", cluster, **options)
+        producer = made(tmp_path / "wal", cluster.bootstrap_servers, **options)
         await producer.start()
         await producer.partitions_for(TOPIC)
         accepted = await cancelled_at_each_wait(producer, call, waits)
-        assert await values_in(cluster) == accepted
+        assert await values_in(cluster.bootstrap_servers) == accepted
         assert await producer.stop() == 0
-        await until_nothing_is_left(before)
+        await nothing_is_left(before)
+
+
+@pytest.mark.parametrize(("call", "options", "waits"), CALLS)
+async def test_a_call_cancelled_at_each_of_its_waits_commits_what_was_accepted_once(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, call: Call, options: dict[str, Any], waits: int
+) -> None:
+    name, before = topic(kafka, partitions=2), Census(tmp_path)
+    producer = made(tmp_path / "wal", kafka.bootstrap_servers, guarantee="exactly_once", **options)
+    await producer.start()
+    await producer.partitions_for(name)
+    accepted = await cancelled_at_each_wait(producer, call, waits, name)
+    assert await producer.stop() == 0
+    await nothing_is_left(before)
+    assert await values_in(kafka.bootstrap_servers, name) == accepted
 
 
 @pytest.mark.parametrize("call", [delivered, flush, send, send_and_wait, partitions_for])
-async def test_a_call_cancelled_while_kafka_is_away_leaves_nobody_waiting(tmp_path: Path, call: Call) -> None:
-    async with cluster_of() as cluster:
+async def test_a_time_out_while_kafka_is_away_changes_nothing(tmp_path: Path, call: Call) -> None:
+    async with mock_cluster() as cluster:
         before = Census(tmp_path)
-        producer = made(tmp_path / "wal", cluster)
+        producer = made(tmp_path / "wal", cluster.bootstrap_servers)
         await producer.start()
         await producer.partitions_for(TOPIC)
         await cluster.broker_down()
-        calls = [asyncio.create_task(call(producer, TOPIC, b"%d" % number)) for number in range(20)]
-        for one in calls:
-            await asyncio.sleep(0.01)  # at another moment each
-            one.cancel()
-        assert all(
-            isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*calls, return_exceptions=True)
-        )
-        assert_counts(producer)
+
+        async def in_time(number: int) -> None:
+            async with asyncio.timeout(number / 100):
+                await call(producer, TOPIC, b"%d" % number)
+
+        ends = await asyncio.gather(*(in_time(number) for number in range(20)), return_exceptions=True)
+        assert all(isinstance(end, TimeoutError) for end in ends)
         accepted = producer.statistics().accepted
         assert accepted == (0 if call is partitions_for else 20)
         await cluster.broker_up()
-        await producer.flush(timeout_ms=HANG * 1000)
-        assert await values_in(cluster) == Counter(b"%d" % number for number in range(accepted))
+        await producer.flush(timeout_ms=LIMIT_MS)
+        assert await values_in(cluster.bootstrap_servers) == Counter(b"%d" % number for number in range(accepted))
         assert await producer.stop() == 0
-        await until_nothing_is_left(before)
+        await nothing_is_left(before)
 
 
-async def test_publish_cancelled_at_each_wait_for_room(tmp_path: Path) -> None:
-    """Twenty wait at a time; each round another one of them is cancelled at another wait."""
-    async with cluster_of() as cluster:
-        before = Census(tmp_path)
-        producer = made(tmp_path / "wal", cluster, on_full="wait", full_timeout_ms=HANG * 1000, wal_max_bytes=6 * SLOT)
-        await cluster.broker_down()
-        await producer.start()
-        values: Counter[bytes | None] = Counter()
-        with suppress(WalFullError):
-            for number in itertools.count():
-                producer.publish_nowait(TOPIC, b"before %d" % number)
-                values[b"before %d" % number] = 1
+async def test_publish_cancelled_while_it_waits_for_room_has_stored_nothing(tmp_path: Path) -> None:
+    """Twenty stand in line; half of them are cancelled there."""
+    options = {"on_full": "wait", "full_timeout_ms": LIMIT_MS, "wal_max_bytes": 8 << 20, "stop_timeout_ms": 0}
+    async with made(tmp_path, NOWHERE, **options) as producer:
+        with pytest.raises(WalFullError):
+            await fill(producer)
         full = producer.statistics().accepted
-
-        async def publish(value: bytes, at: int) -> None:
-            if await Victim(at).run(producer.publish(TOPIC, value)) is not None:
-                values[value] += 1
-
-        waiting = [asyncio.create_task(publish(b"waits %d" % number, number % 4)) for number in range(20)]
-        await asyncio.sleep(0.1)
+        victims = [Victim(1 if number % 2 else NEVER) for number in range(20)]
+        waiting = [asyncio.create_task(one.run(producer.publish(TOPIC, b"x" * 60_000))) for one in victims]
+        await until(lambda: sum(task.done() for task in waiting) == 10)
+        assert [victim.reached for victim in victims] == [False, True] * 10
         assert producer.statistics().accepted == full
-        assert_counts(producer)
-        await cluster.broker_up()
-        async with asyncio.timeout(HANG):
-            await asyncio.gather(*waiting)
-        assert producer.statistics().accepted >= full + 5  # those that were not cancelled
-        await producer.flush(timeout_ms=HANG * 1000)
-        assert_counts(producer)
-        assert producer.statistics().accepted == values.total()
-        assert await values_in(cluster) == values
-        assert await producer.stop() == 0
-        await until_nothing_is_left(before)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
-# -- the life of a producer -------------------------------------------------------------------------------------------
+async def fill(producer: RecoverableProducer) -> None:
+    while True:
+        producer.publish_nowait(TOPIC, b"x" * 60_000)
 
 
-async def test_start_cancelled_at_each_of_its_waits_lets_go_of_the_directory(tmp_path: Path) -> None:
-    async with cluster_of() as cluster:
+# -- the life of a producer --------------------------------------------------------------------------------------------
 
-        async def scenario(victim: Victim, at: int) -> None:
-            before = Census(tmp_path)
-            producer = made(tmp_path / "wal", cluster)
-            await victim.run(producer.start())
-            assert producer.state == ("created" if victim.reached else producer.state)
-            await producer.stop()
-            await until_nothing_is_left(before)
-            async with made(tmp_path / "wal", cluster) as another:
-                assert another.wal_path == tmp_path / "wal" / "0"
 
-        await each_time(scenario)
+async def test_start_cancelled_at_each_of_its_waits_lets_go_and_can_be_called_again(tmp_path: Path) -> None:
+    async def scenario(victim: Victim, _: int) -> None:
+        before = Census(tmp_path)
+        producer = made(tmp_path, NOWHERE, stop_timeout_ms=0)
+        await victim.run(producer.start())
+        if victim.reached:
+            assert producer.state == "created"
+            await nothing_is_left(before)
+        await producer.start()
+        assert producer.wal_path == tmp_path / "0"
+        await producer.stop()
+        await nothing_is_left(before)
+
+    await each_time(scenario)
 
 
 async def test_a_stop_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
-    async with cluster_of() as cluster:
+    before = Census(tmp_path)
+    producer = made(tmp_path / "wal", NOWHERE)
+    starting = asyncio.create_task(producer.start())
+    await asyncio.sleep(0)
+    assert producer.state == "starting"
+    assert await producer.stop() == 0
+    with pytest.raises(ClosedError, match="stopped"):
+        await starting
+    assert producer.state == "stopped"
+    await nothing_is_left(before)
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+async def test_entering_publishing_and_leaving_cancelled_at_each_wait(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, guarantee: str
+) -> None:
+    """A stop that is cancelled goes on; what was accepted arrives once, in this life or the next."""
+    name, accepted = topic(kafka, partitions=2), 0
+
+    async def scenario(victim: Victim, at: int) -> None:
+        nonlocal accepted
         before = Census(tmp_path)
-        producer = made(tmp_path / "wal", cluster)
-        starting = asyncio.create_task(producer.start())
-        await asyncio.sleep(0)
-        assert producer.state == "starting"
+        producer = made(tmp_path, kafka.bootstrap_servers, guarantee=guarantee, fsync="always")
+
+        async def use() -> None:
+            async with producer:
+                for number in range(3):
+                    await producer.publish(name, b"%d %d" % (at, number))
+                await producer.flush()
+
+        await victim.run(use())
         assert await producer.stop() == 0
-        with pytest.raises(ClosedError, match="stopped"):
-            await starting
-        assert (producer.state, producer.wal_path) == ("stopped", None)
-        await until_nothing_is_left(before)
-
-
-async def test_start_cancelled_can_be_called_again(tmp_path: Path) -> None:
-    async with cluster_of() as cluster:
-
-        async def scenario(victim: Victim, at: int) -> None:
-            producer = made(tmp_path / "wal", cluster, instance="mine")  # of one name: waits for its predecessor
-            await victim.run(producer.start())
-            await producer.start()
-            await (await producer.publish(TOPIC, b"%d" % at)).delivered(HANG * 1000)
-            assert await producer.stop() == 0
-
-        await each_time(scenario)
-
-
-async def test_stop_cancelled_at_each_of_its_waits_goes_on(tmp_path: Path) -> None:
-    async with cluster_of() as cluster:
-        values: Counter[bytes | None] = Counter()
-
-        async def scenario(victim: Victim, at: int) -> None:
-            before = Census(tmp_path)
-            producer = made(tmp_path / "wal", cluster)
-            await producer.start()
-            values[b"%d" % at] += 1
-            await producer.publish(TOPIC, b"%d" % at)
-            await victim.run(producer.stop())
-            assert await producer.stop() == 0
-            assert producer.state == "stopped"
+        assert producer.state in ("stopped", "created")
+        if producer.wal_path is not None:
             assert_counts(producer)
-            await until_nothing_is_left(before)
+            accepted += producer.statistics().accepted
+        await nothing_is_left(before)
 
-        await each_time(scenario)
-        assert await values_in(cluster) == values
+    await each_time(scenario)
+    found = await values_in(kafka.bootstrap_servers, name)
+    assert (found.total(), max(found.values())) == (accepted, 1)
 
 
-async def test_async_with_cancelled_at_each_of_its_waits(tmp_path: Path) -> None:
-    """Entering, publishing, leaving: whoever cancels waits for nothing, and the next producer delivers the rest."""
-    async with cluster_of() as cluster:
-        values: Counter[bytes | None] = Counter()
+async def test_stop_cancelled_twice_ends_once_for_all_who_wait(tmp_path: Path) -> None:
+    producer = made(tmp_path, NOWHERE, stop_timeout_ms=300)
+    await producer.start()
+    await producer.publish(TOPIC, b"one")
+    stops = [asyncio.create_task(producer.stop()) for _ in range(4)]
+    for stop in stops[:2]:
+        await asyncio.sleep(0.01)
+        stop.cancel()
+    async with asyncio.timeout(HANG):
+        assert await asyncio.gather(*stops[2:]) == [1, 1]
+    assert all(stop.cancelled() for stop in stops[:2])
+    assert producer.state == "stopped"
 
-        async def scenario(victim: Victim, at: int) -> None:
-            before = Census(tmp_path)
-            producer = made(tmp_path / "wal", cluster, fsync="always", instance="mine")
 
-            async def use() -> None:
-                async with producer:
-                    for number in range(3):
-                        value = b"%d %d" % (at, number)
-                        await producer.publish(TOPIC, value)
-                    await producer.flush()
-
-            await victim.run(use())
-            await producer.stop()
-            if producer.wal_path is not None:
-                counts = producer.statistics()
-                assert_counts(producer)
-                assert counts.pending == 0
-                for number in range(counts.accepted):
-                    values[b"%d %d" % (at, number)] += 1
-            await until_nothing_is_left(before)
-
-        await each_time(scenario)
-        assert await values_in(cluster) == values
+async def test_where_the_library_s_own_tasks_are_cancelled_state_says_so_and_a_restart_delivers(tmp_path: Path) -> None:
+    async with mock_cluster() as cluster:
+        producer = made(tmp_path, cluster.bootstrap_servers, stop_timeout_ms=100)
+        await producer.start()
+        await producer.partitions_for(TOPIC)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await until(lambda: producer.state == "interrupted")
+        await producer.publish(TOPIC, b"later")
+        assert await producer.stop() == 1
+        async with made(tmp_path, cluster.bootstrap_servers) as following:
+            await following.flush(LIMIT_MS)
+        assert await values_in(cluster.bootstrap_servers) == Counter([b"later"])

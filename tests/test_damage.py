@@ -1,89 +1,63 @@
-"""Damage under a producer: the rest is delivered, what is missing is counted, the bytes are kept."""
+"""Damage under a producer: the rest is delivered in order, what is gone is counted and named, its bytes are kept."""
 
-import asyncio
+import logging
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aiorecover import RecoverableProducer
-from aiorecover.testing import MemoryDisk, MockCluster
-from tests.support.eventually import until
+from tests.support.broker import Cluster, TopicFactory
+from tests.support.oracle import read_topic
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
 
 NOWHERE = "127.0.0.1:1"  # no broker listens there
-
-
-def test_a_producer_keeps_what_is_damaged_and_counts_what_is_missing() -> None:
-    asyncio.run(_produce_and_damage())
-
-
-async def _produce_and_damage() -> None:
-    with MockCluster() as cluster:
-        cluster.create_topic("orders")
-        cluster.broker_down()
-        disk = MemoryDisk()
-        first = producer(disk, cluster)
-        await first.start()
-        for number in range(9):
-            await first.publish("orders", b"%d" % number * 400, partition=0)
-        left = disk.after_process_death()
-        await first.stop(timeout_ms=0)
-        at = left.file("0/ring").live().index(b"4" * 400) + 100
-        left.file("0/ring").damage(at, b"\xee" * 200)
-        cluster.broker_up()
-        async with producer(left, cluster) as second:
-            await second.flush(timeout_ms=20_000)
-            assert second.statistics().missing == 1
-        after = left.after_power_cut(seed=1)  # the names, too, were made durable
-        (name,) = after.file_system.names(after.path / "0" / "damaged")
-        assert b"\xee" * 200 in after.file(f"0/damaged/{name}").live()
-
-
-def test_figures_are_right_from_the_first_look_on_or_as_soon_as_the_ring_was_read() -> None:
-    asyncio.run(_stop_start_and_look())
-
-
-async def _stop_start_and_look() -> None:
-    with MockCluster() as cluster:
-        cluster.create_topic("orders")
-        cluster.broker_down()
-        disk = MemoryDisk()
-        async with producer(disk, cluster, stop_timeout_ms=0) as first:
-            for number in range(1_000):  # two full slots, and one that is left open
-                await first.publish("orders", b"%d" % number * 50, partition=0)
-        second = producer(disk, cluster)
-        await second.start()
-        known = second.statistics()
-        assert (known.unread, known.pending, known.missing) == (1_000, 0, 0)
-        assert await second.stop(timeout_ms=0) == 1_000
-        disk.file("0/ring").damage(0, b"\xee" * len(disk.file("0/ring").live()))
-        third = producer(disk, cluster)
-        await third.start()
-        try:
-            await until(lambda: third.statistics().missing == 1_000)  # Kafka is not needed to see that nothing is there
-            assert third.statistics().unread == 0
-        finally:
-            assert await third.stop(timeout_ms=0) == 0
+WITHIN_MS = 20_000
+DAMAGE = b"\xee" * 200
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-def test_what_is_missing_is_known_when_a_flush_returns_though_nothing_waits(guarantee: str) -> None:
-    asyncio.run(_flush_what_is_gone(guarantee))
+async def test_a_damaged_batch_is_named_counted_and_kept_and_the_rest_is_delivered(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, guarantee: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic(kafka, 1)
+    options: dict[str, Any] = {"guarantee": guarantee, "max_batch_size": 4096, "max_request_size": 4096}
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=0, **options) as producer:
+        receipts = [await producer.publish(name, b"%d." % number * 100, partition=0) for number in range(300)]
+    ring = tmp_path / "0" / "ring"
+    place = ring.read_bytes().index(b"150." * 100)
+    with ring.open("r+b") as file:
+        file.seek(place)
+        file.write(DAMAGE)
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers, **options) as producer:
+        await producer.flush(WITHIN_MS)
+        counts = producer.statistics()
+        assert counts.recovered == counts.delivered + counts.damaged == 300
+        assert 1 <= counts.damaged <= 20, "a batch of 4 KiB"
+    found = await read_topic(kafka.bootstrap_servers, name, isolation_level="read_committed")
+    ids = [receipt.record_id for receipt in receipts]
+    delivered = [record.record_id for record in found]
+    gone = [one for one in ids if one not in delivered]
+    assert delivered == [one for one in ids if one not in gone]
+    assert receipts[150].record_id in gone
+    assert len(gone) == counts.damaged
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    (line,) = [line for line in lines if "damaged" in line]
+    assert all(one.rpartition("/")[2] in line for one in (gone[0], gone[-1])), line
+    assert any(DAMAGE in one.read_bytes() for one in (tmp_path / "0" / "damaged").iterdir())
 
 
-async def _flush_what_is_gone(guarantee: str) -> None:
-    disk = MemoryDisk()
-    first = RecoverableProducer(disk, bootstrap_servers=NOWHERE, guarantee=guarantee, stop_timeout_ms=100)
-    async with first:
-        for number in range(9):
-            await first.publish("orders", b"%d" % number, partition=0)
-    disk.file("0/ring").cut(0)
-    async with RecoverableProducer(disk, bootstrap_servers=NOWHERE, guarantee=guarantee, stop_timeout_ms=100) as second:
-        began = asyncio.get_running_loop().time()
-        await second.flush(timeout_ms=20_000)
-        assert second.statistics().missing == 9
-        assert asyncio.get_running_loop().time() - began < 0.5, "it is told, and does not just look again"
-
-
-def producer(disk: MemoryDisk, cluster: MockCluster, **options: int) -> RecoverableProducer:
-    given: dict[str, Any] = {"slot_bytes": 64 * 1024, "retry_backoff_ms": 10, **options}
-    return RecoverableProducer(disk, bootstrap_servers=cluster.bootstrap_servers, **given)
+async def test_a_ring_that_holds_nothing_any_more_is_no_reason_not_to_start(tmp_path: Path) -> None:
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=0) as producer:
+        for number in range(100):
+            await producer.publish("orders", b"%d" % number, partition=0)
+        producer_id, epoch = producer.producer_id, producer.epoch
+    ring = tmp_path / "0" / "ring"
+    ring.write_bytes(random.Random(1).randbytes(1 << 20) + bytes(ring.stat().st_size - (1 << 20)))
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=0) as producer:
+        assert (producer.producer_id, producer.epoch) == (producer_id, epoch + 1), "no id is given out twice"
+        await producer.publish("orders", b"v", partition=0)
+        counts = producer.statistics()
+        assert (counts.accepted, counts.recovered, counts.pending) == (1, 0, 1)

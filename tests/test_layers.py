@@ -18,38 +18,20 @@ MODULES = {
 
 # From the top down; a module may import its own layer and those below. The names are prefixes.
 LAYERS = [
-    [f"aiorecover.{edge}" for edge in ("__main__", "cli", "testing", "spark", "fastapi", "sync", "metrics")],
+    [f"aiorecover.{edge}" for edge in ("__main__", "cli", "testing", "spark", "integrations", "sync")],
     ["aiorecover"],  # the public names
     ["aiorecover.producer"],
     ["aiorecover.dead_letters"],
-    ["aiorecover.opened"],
-    ["aiorecover.background", "aiorecover.adoption"],
-    [
-        f"aiorecover.{part}"
-        for part in ("orphans", "headway", "compactor", "recounting", "source_positions", "manifests", "guarantee")
-    ],
-    ["aiorecover.core"],
-    ["aiorecover.delivery", "aiorecover.deduplicator"],
+    ["aiorecover.runtime"],
+    ["aiorecover.background", "aiorecover.adoption", "aiorecover.manifests"],
+    ["aiorecover.reporting"],
     ["aiorecover.kafka"],
     ["aiorecover.ring"],
-    ["aiorecover.record_id"],
-    ["aiorecover.wal"],
     [
         f"aiorecover.{base}"
         for base in (
-            *(
-                "waiting",
-                "supervised",
-                "log",
-                "time_limit",
-                "deadline",
-                "statistics",
-                "config",
-                "serialization",
-                "receipt",
-                "record",
-                "errors",
-            ),
+            *("config", "checks", "deduplicator", "serialization", "statistics", "receipt"),
+            *("record_id", "time_limit", "log", "errors"),
         )
     ],
 ]
@@ -63,42 +45,6 @@ PURE = {
     "aiorecover.ring.recovery": (),
     "aiorecover.kafka.lanes": (),
     "aiorecover.kafka.outcomes": (),
-    "aiorecover.delivery.journal": (),
-    "aiorecover.wal.format": (),
-    "aiorecover.wal.lanes": (),  # its file is handed in
-    "aiorecover.wal.recovery": (),
-    "aiorecover.wal.refusals": (),
-    "aiorecover.wal.checkpoint": (),  # its file is handed in
-    "aiorecover.wal.checksum": (),
-    "aiorecover.wal.ends": (),
-    "aiorecover.wal.epochs": (),
-    "aiorecover.wal.compaction": (),
-    "aiorecover.wal.sources": (),
-    "aiorecover.wal.moved": (),
-    "aiorecover.wal.room": (),
-    "aiorecover.wal.scan": (),
-    "aiorecover.wal.suffix": (),
-    "aiorecover.delivery.backlog": (),
-    "aiorecover.delivery.behind": (),
-    "aiorecover.delivery.cluster": (),
-    "aiorecover.delivery.flush": (),
-    "aiorecover.delivery.gaps": (),
-    "aiorecover.delivery.stalls": (),
-    "aiorecover.delivery.halving": (),
-    "aiorecover.delivery.in_kafka": (),
-    "aiorecover.delivery.judge": (),
-    "aiorecover.delivery.lane": (),
-    "aiorecover.delivery.manifest": (),
-    "aiorecover.delivery.refusal": (),
-    "aiorecover.delivery.backoff": (),
-    "aiorecover.delivery.size_limit": (),
-    "aiorecover.delivery.suspicion": (),
-    "aiorecover.delivery.timestamps": (),
-    "aiorecover.delivery.outcomes": ("asyncio.CancelledError",),  # an error like the others, to be looked up
-    "aiorecover.delivery.partitioner": (),
-    "aiorecover.orphans": (),
-    "aiorecover.headway": (),
-    "aiorecover.record": (),
     "aiorecover.record_id": (),
     "aiorecover.deduplicator": (),
     "aiorecover.receipt": (),
@@ -176,12 +122,6 @@ def test_nothing_inside_imports_the_public_names(module: str) -> None:
     assert [name for name in ours if own_module(name) == "aiorecover"] == []
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if is_within(name, "aiorecover.wal")])
-def test_the_write_ahead_log_knows_nothing_of_kafka(module: str) -> None:
-    known = ("aiokafka", "confluent_kafka", "aiorecover.delivery", "aiorecover.config", "aiorecover.record")
-    assert [name for name in imported(module) if any(is_within(name, one) for one in known)] == []
-
-
 @pytest.mark.parametrize("module", [name for name in MODULES if is_within(name, "aiorecover.ring")])
 def test_the_ring_knows_no_network(module: str) -> None:
     known = ("aiokafka", "confluent_kafka", "socket", "ssl", "aiorecover.kafka", "aiorecover.config")
@@ -213,58 +153,20 @@ def test_what_is_pure_calls_nothing_that_reaches_outside(module: str) -> None:
     assert calls & {"open", "print", "input", "exec", "eval", "__import__"} == set()
 
 
-def test_only_one_module_of_the_log_touches_the_operating_system() -> None:
-    wal = [name for name in MODULES if is_within(name, "aiorecover.wal")]
-    touching = {name for name in wal if {"os", "mmap", "fcntl"} & {one.partition(".")[0] for one in imported(name)}}
-    # mapping works for storage; slot names mmap for a type only; instance asks for its own process and user id.
-    assert touching == {f"aiorecover.wal.{part}" for part in ("storage", "mapping", "instance", "slot")}
-    tree = ast.parse(MODULES["aiorecover.wal.instance"].read_text(encoding="utf-8"))
-    asked = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert {name for name in asked if name.startswith("os.")} == {"os.getpid", "os.geteuid"}
-    files = {"stat", "exists", "is_dir", "is_symlink", "mkdir", "iterdir", "read_text", "read_bytes", "open", "unlink"}
-    assert {name for name in asked if name.rpartition(".")[2] in files} <= {
-        f"{owner}.{name}"
-        for owner in ("file_system", "options.file_system")
-        for name in ("exists", "is_symlink", "open")
-    }
-
-
-def test_private_parts_of_aiokafka_are_used_in_six_modules_only() -> None:
-    private = {
-        "_txn_manager",
-        "_pid_and_epoch",
-        "_sender",
-        "_send_produce_req",
-        "_sync_task",
-        "_conns",
-        "_get_conn",
-        "_message_accumulator",
-        "_batches",
-        "_pending_batches",
-        "_pop_batch",
-        "_in_flight",
-        "_muted_partitions",
-        "_get_conn_lock_value",
-        "_metadata_update",
-        "_requests",
-        "_writer",
-        "_drain_waiter",
-        "_builder",
-        "_buffer",
-    }
+def test_one_private_part_of_aiokafka_is_used_in_one_module_only() -> None:
+    private = {"_on_connection_closed", "_conns", "_get_conn", "_metadata_update", "_requests", "_writer"}
     using = {
-        name
+        (name, node.attr)
         for name, path in MODULES.items()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in private and ast.unparse(node.value) != "self"
     }
-    modules = ("session", "requests", "hard_close", "batch", "cluster_guard", "transaction")
-    assert using <= {f"aiorecover.delivery.{name}" for name in modules}
+    assert using <= {("aiorecover.kafka.client", "_on_connection_closed")}
 
 
 def test_the_package_offers_what_the_design_names_and_nothing_by_accident() -> None:
     assert set(aiorecover.__all__) >= NAMED_IN_THE_DESIGN
-    beyond = {"Statistics", "DeadLetter", "DeadLetters", "Deduplicator", "Exported", "record_id_of"}
+    beyond = {"Statistics", "DeadLetter", "DeadLetters", "Deduplicator", "record_id_of"}
     assert set(aiorecover.__all__) - NAMED_IN_THE_DESIGN == beyond
     assert sorted(aiorecover.__all__, key=str.lower) == sorted(set(aiorecover.__all__), key=str.lower)
     for name in aiorecover.__all__:

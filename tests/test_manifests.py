@@ -1,313 +1,161 @@
-"""What stands on the audit topic of a producer: with a stand-in for Kafka, on an embedded broker, and across deaths."""
+"""What a producer says of its own records on `audit_topic`: with a real Kafka, across deaths, and in trouble."""
 
 import asyncio
 import logging
-import os
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.errors import PolicyViolationError, TopicAuthorizationFailedError
-from aiokafka.structs import RecordMetadata, TopicPartition
 
-from aiorecover import RecoverableProducer
-from aiorecover.testing import MemoryDisk, MockCluster
-from tests.stand_in import Broker, Sent, put_in_place, rows_in
-from tests.support.eventually import until
-from tests.support.manifests import Told, compacted, told_in
+from aiorecover import Receipt, RecoverableProducer
+from aiorecover.manifests import Ranges
+from aiorecover.testing import ApiKey, MockCluster
+from tests.kafka.kills import Lives
+from tests.support.broker import Cluster, TopicFactory
+from tests.support.manifests import Told, told_in
 from tests.support.oracle import read_topic
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
-Rows = list[tuple[bytes, bytes]]
-
-
-class Auditing(Broker):
-    """Refuses poison, and keeps the audit topic as it came; what the records are called stands in `ids`."""
-
-    def __init__(self) -> None:
-        super().__init__(t=3, audit=2)
-        self.rows: Rows = []
-        self.ids: list[tuple[str, int, int]] = []
-        self.audit_refuses: BaseException | None = None
-        self.refuses = poisoned
-
-    def take(self, batch: Any, topic: str, partition: int) -> RecordMetadata:
-        if topic != "audit":
-            metadata = super().take(batch, topic, partition)
-            for record in batch.records():
-                producer_id, epoch, sequence = (record.headers[-1][1] or b"").decode().split("/")
-                self.ids.append((producer_id, int(epoch), int(sequence)))
-            return metadata
-        if self.audit_refuses is not None:
-            raise self.audit_refuses
-        assert batch.identity is None
-        self.rows += rows_in(batch)
-        return RecordMetadata(topic, partition, TopicPartition(topic, partition), len(self.rows), 0, 0, 0)
-
-    def delivered(self, producer_id: str, epoch: int) -> set[int]:
-        return {sequence for owner, number, sequence in self.ids if (owner, number) == (producer_id, epoch)}
+COMPACTED = {"cleanup.policy": "compact"}  # no record without a key
+WITHIN_MS = 30_000
+FORBIDDEN = 29  # Kafka's error code
 
 
-def poisoned(records: list[Sent]) -> BaseException | None:
-    bad = any(record.value.startswith(b"poison") for record in records)
-    return PolicyViolationError("no such schema") if bad else None
+def producer_on(wal_dir: Path, servers: str, audit: str, **options: Any) -> RecoverableProducer:
+    given = {"audit_topic": audit, "checkpoint_interval_ms": 100, "adoption_grace_ms": None, **options}
+    return RecoverableProducer(wal_dir, bootstrap_servers=servers, **given)
 
 
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Auditing:
-    made = Auditing()
-    put_in_place(made, monkeypatch)
-    return made
+async def publish(producer: RecoverableProducer, topic: str, count: int, *, poison: int = 0) -> list[Receipt]:
+    """Publish so many records; of each ``poison`` one that the topic refuses."""
+    keys = [None if poison and number % poison == 0 else b"%d" % number for number in range(count)]
+    return [await producer.publish(topic, b"v", key=key) for key in keys]
 
 
-def producer_on(disk: MemoryDisk, **options: Any) -> RecoverableProducer:
-    given = {"wal_min_free_bytes": 0, "slot_bytes": 256 * 1024, "retry_backoff_ms": 1, "checkpoint_interval_ms": 20}
-    return RecoverableProducer(disk, bootstrap_servers="nowhere:1", audit_topic="audit", **{**given, **options})
+async def told_of(servers: str, audit: str, *epoch: Any) -> Told:
+    return told_in(await read_topic(servers, audit)).get((epoch[0], epoch[1]), Told())
 
 
-@asynccontextmanager
-async def quiet(disk: MemoryDisk, **options: Any) -> AsyncIterator[RecoverableProducer]:
-    """It tells nothing before it stops: its first look is over."""
-    async with producer_on(disk, checkpoint_interval_ms=60_000, **options) as producer:
-        await asyncio.sleep(0.05)
-        yield producer
+async def until_told(servers: str, audit: str, epoch: tuple[str, int], true: Callable[[Told], bool]) -> Told:
+    async with asyncio.timeout(WITHIN_MS / 1000):
+        while not true(told := await told_of(servers, audit, *epoch)):  # noqa: ASYNC110 - Kafka calls nobody
+            await asyncio.sleep(0.1)
+        return told
 
 
-async def publish(producer: RecoverableProducer, count: int, *, poison: int = 0) -> None:
-    """So many records; of each ``poison`` one that Kafka refuses."""
-    for number in range(count):
-        bad = poison and number % poison == 0
-        await producer.publish("t", b"poison" if bad else b"sound", key=b"%d" % number)
+def sequences(receipts: list[Receipt]) -> list[int]:
+    return [int(receipt.record_id.rpartition("/")[2]) for receipt in receipts]
 
 
-def accounted_for(broker: Auditing) -> dict[tuple[str, int], dict[str, set[int]]]:
-    """Of each epoch that was told of, what became of each id, as an audit says it."""
-    verdicts: dict[tuple[str, int], dict[str, set[int]]] = {}
-    for (producer_id, epoch), told in told_in(compacted(broker.rows)).items():
-        delivered = broker.delivered(producer_id, epoch)
-        found = verdicts[producer_id, epoch] = {"delivered": delivered}
-        for sequence in set(range(1, max(told.last, *delivered, 0) + 1)) - delivered:
-            found.setdefault(told.verdict(sequence), set()).add(sequence)
-    return verdicts
-
-
-def told_of(broker: Auditing, producer: RecoverableProducer) -> Told:
-    return told_in(compacted(broker.rows))[producer.producer_id, producer.epoch]
-
-
-async def test_a_run_that_ends_well_is_sealed_with_all_that_was_accepted_and_buried(broker: Auditing) -> None:
-    async with producer_on(MemoryDisk()) as producer:
-        await publish(producer, 200, poison=20)
-        await producer.flush(timeout_ms=20_000)
-        await until(lambda: bool(broker.rows) and told_of(broker, producer).settled == 200)
-        assert told_of(broker, producer).sealed_at is None
-        await publish(producer, 7)
-    told = told_of(broker, producer)
-    assert (told.last, told.settled, told.sealed_at) == (207, 207, 207)
-    assert told.dead_lettered == set(range(1, 200, 20))
-    assert accounted_for(broker)[producer.producer_id, 1].keys() == {"delivered", "dead_lettered"}
-    now = producer.statistics()
-    assert (now.accepted, now.delivered, now.dead_lettered, now.pending) == (207, 197, 10, 0)
-
-
-async def test_a_short_run_is_told_of_when_it_stops_and_an_empty_one_is_not(broker: Auditing) -> None:
-    disk = MemoryDisk()
-    async with quiet(disk) as producer:
-        await publish(producer, 3)
-    assert (told_of(broker, producer).sealed_at, len(broker.rows)) == (3, 1)
-    async with quiet(disk):
+async def test_a_run_tells_how_far_it_is_and_seals_its_epoch_when_it_stops(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, audit, servers = topic(kafka, 3, config=COMPACTED), topic(kafka, 2, config=COMPACTED), kafka.bootstrap_servers
+    async with producer_on(tmp_path, servers, audit) as producer:
+        epoch = producer.producer_id, 1
+        ids = sequences(await publish(producer, name, 200, poison=20))
+        await producer.flush(WITHIN_MS)
+        told = await until_told(servers, audit, epoch, lambda told: told.settled == ids[-1])
+        assert (told.last, told.sealed_at, told.dead_lettered) == (ids[-1], None, set(ids[::20]))
+        count = len(await read_topic(servers, audit))
+        await asyncio.sleep(0.5)
+        assert len(await read_topic(servers, audit)) == count, "nothing happened, and something was told"
+        assert await producer.dead_letters.purge("all") == 10
+        ids += sequences(await publish(producer, name, 7))
+    told = await told_of(servers, audit, *epoch)
+    assert (told.last, told.settled, told.sealed_at, told.dead_lettered) == (*3 * [ids[-1]], set(ids[:200:20]))
+    async with producer_on(tmp_path, servers, audit):
         pass
-    assert {key.split(b"/")[1] for key, _ in broker.rows} == {b"1"}
+    assert {number for _, number in told_in(await read_topic(servers, audit))} == {1}, "an empty epoch is not told of"
 
 
-async def test_while_nothing_happens_nothing_is_told(broker: Auditing) -> None:
-    async with producer_on(MemoryDisk()) as producer:
-        await publish(producer, 5)
-        await until(lambda: bool(broker.rows) and told_of(broker, producer).settled == 5)
-        count = len(broker.rows)
-        await asyncio.sleep(0.3)
-        assert len(broker.rows) == count
+async def test_what_waits_is_not_told_as_settled_nor_is_anything_of_later_epochs(tmp_path: Path) -> None:
+    with MockCluster(brokers=1) as cluster:
+        servers = cluster.bootstrap_servers
+        for name in ("t", "audit", "stuck"):
+            cluster.create_topic(name)
+        cluster.set_leader("stuck", 0, None)
+        async with producer_on(tmp_path, servers, "audit", stop_timeout_ms=300) as producer:
+            first = sequences(await publish(producer, "t", 20))
+            await producer.flush(WITHIN_MS)
+            (waits,) = sequences(await publish(producer, "stuck", 1))
+            await (await producer.publish("t", b"v")).delivered(WITHIN_MS)
+            one, two = (producer.producer_id, 1), (producer.producer_id, 2)
+        told = await told_of(servers, "audit", *one)
+        assert (told.last, told.settled, told.sealed_at) == (waits + 1, first[-1], waits + 1)
+        async with producer_on(tmp_path, servers, "audit") as producer:
+            await (await producer.publish("t", b"v")).delivered(WITHIN_MS)
+            assert (await until_told(servers, "audit", two, lambda told: told.last > 0)).settled == 0
+            assert (await told_of(servers, "audit", *one)).settled == first[-1]
+            cluster.set_leader("stuck", 0, 1)
+            await producer.flush(WITHIN_MS)
+        for epoch in (one, two):
+            told = await told_of(servers, "audit", *epoch)
+            assert told.settled == told.last == told.sealed_at
 
 
-async def test_after_a_death_the_next_process_tells_what_became_of_the_records(broker: Auditing) -> None:
-    disk = MemoryDisk()
-    async with quiet(disk) as first:
-        await publish(first, 100, poison=10)
-        await first.flush(timeout_ms=20_000)
-        assert broker.rows == []
-        broker.answers.clear()
-        await publish(first, 40, poison=10)
-        left = disk.after_process_death()
-        broker.answers.set()
-        delivered = len(broker.ids)
-    broker.rows.clear()  # what the one that died could not say any more
-    del broker.ids[delivered:]
-    broker.forget()
-    async with producer_on(left) as second:
-        await publish(second, 1)
-        await second.flush(timeout_ms=20_000)
-        await until(lambda: told_in(broker.rows).get((first.producer_id, 1), Told()).settled == 140)
-    told = told_of(broker, first)
-    assert (told.last, told.settled, told.sealed_at) == (140, 140, 140)
-    assert told.dead_lettered == {*range(1, 100, 10), *range(101, 140, 10)}
-    assert accounted_for(broker)[first.producer_id, 1].keys() == {"delivered", "dead_lettered"}
-    assert told_of(broker, second).sealed_at == 1
-
-
-async def test_what_waits_in_an_outage_is_in_the_ring(broker: Auditing) -> None:
-    disk = MemoryDisk()
-    async with producer_on(disk) as producer:
-        await publish(producer, 20)
-        await producer.flush(timeout_ms=20_000)
-        broker.topics["t"] = 0
-        broker.topics["other"] = 1
-        await producer.publish("missing", b"v")
-        await producer.publish("other", b"v")
-        await until(lambda: told_of(broker, producer).last == 22)
-        assert accounted_for(broker)[producer.producer_id, 1].get("in_ring") == {21}
-        await producer.stop(timeout_ms=300)
-    assert accounted_for(broker)[producer.producer_id, 1] == {"delivered": {*range(1, 21), 22}, "in_ring": {21}}
-    assert told_of(broker, producer).sealed_at == 22
-
-
-async def test_nothing_of_a_later_epoch_is_told_as_settled_while_records_of_an_earlier_one_wait(
-    broker: Auditing,
+async def test_processes_that_are_killed_leave_no_id_unaccounted_for(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """So an audit takes the earlier one for told to its end by then, sealed or not."""
-    disk = MemoryDisk()
-    async with quiet(disk) as first:
-        for _ in range(20):
-            await first.publish("missing", b"v")
-        left = disk.after_process_death()
-    broker.rows.clear()
-    async with producer_on(left) as second:
-        await publish(second, 30)
-        await until(lambda: len(broker.delivered(second.producer_id, 2)) == 30)
-        await until(lambda: bool(broker.rows) and told_of(broker, second).last == 30)
-        await asyncio.sleep(0.1)
-        assert told_of(broker, second).settled == 0
-        assert told_of(broker, first).settled == 0
-        broker.topics["missing"] = 1
-        await until(lambda: told_of(broker, second).settled == 30)
-    assert told_of(broker, first).settled == 20
-    for count in range(1, len(broker.rows) + 1):
-        told = told_in(broker.rows[:count])
-        if told.get((second.producer_id, 2), Told()).settled:
-            assert told[first.producer_id, 1].settled == 20
-
-
-async def test_a_dead_letter_that_was_purged_stays_one(broker: Auditing) -> None:
-    disk = MemoryDisk()
-    async with producer_on(disk) as first:
-        await publish(first, 4, poison=2)
-        await first.flush(timeout_ms=20_000)
-        await until(lambda: bool(broker.rows) and len(told_of(broker, first).dead_lettered) == 2)
-        assert await first.dead_letters.purge("all") == 2
-    async with producer_on(disk) as second:
-        await publish(second, 1)
-    assert accounted_for(broker)[first.producer_id, 1] == {"delivered": {2, 4}, "dead_lettered": {1, 3}}
-
-
-@pytest.mark.parametrize("trouble", ["missing", "not authorized"])
-async def test_trouble_with_the_audit_topic_is_one_warning_and_holds_up_nobody(
-    broker: Auditing, trouble: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    if trouble == "missing":
-        del broker.topics["audit"]
-    else:
-        broker.audit_refuses = TopicAuthorizationFailedError("audit")
-    async with producer_on(MemoryDisk()) as producer:
-        for _ in range(5):
-            await publish(producer, 10, poison=5)
-            await producer.flush(timeout_ms=20_000)
-            await asyncio.sleep(0.05)
-        warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-        told = [line for line in warnings if "audit" in line]
-        assert len(told) == 1
-        assert "records are delivered as ever" in told[0]
-        broker.topics["audit"] = 2
-        broker.audit_refuses = None
-        await until(lambda: bool(broker.rows) and told_of(broker, producer).settled == 50)
-    assert told_of(broker, producer).dead_lettered == {*range(1, 50, 5)}
-
-
-async def test_a_neighbour_tells_of_the_directory_that_it_adopts(broker: Auditing) -> None:
-    disk = MemoryDisk()
-    async with quiet(disk, instance="a") as first:
-        broker.answers.clear()
-        await publish(first, 30)
-        left = disk.after_process_death()
-        broker.answers.set()
-    broker.rows.clear()
-    broker.ids.clear()
-    broker.forget()
-    async with producer_on(left, instance="b", adoption_grace_ms=1) as second:
-        await until(lambda: second.statistics().directories_adopted == 1)
-        await until(lambda: (first.producer_id, 1) in told_in(broker.rows))
-    told = told_of(broker, first)
-    assert (told.last, told.settled, told.sealed_at) == (30, 30, 30)
-    assert accounted_for(broker)[first.producer_id, 1].keys() == {"delivered"}
-
-
-# -- with an embedded broker -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def cluster() -> Iterator[MockCluster]:
-    with MockCluster(brokers=1) as made:
-        made.create_topic("t", partitions=3)
-        made.create_topic("audit", partitions=2)
-        yield made
-
-
-CHILD = """
-import asyncio, sys
-from aiorecover import RecoverableProducer
-
-async def main():
-    producer = RecoverableProducer(sys.argv[1], bootstrap_servers=sys.argv[2], audit_topic="audit",
-                                   checkpoint_interval_ms=50, linger_ms=1)
-    async with producer:
-        for number in range(1_000_000):
-            await producer.publish("t", b"%d" % number, key=b"%d" % (number % 50))
-            if number % 20 == 0:
-                await asyncio.sleep(0.001)
-            if number == 3000:
-                print("now", flush=True)
-
-asyncio.run(main())
-"""
-
-
-async def test_processes_that_are_killed_leave_no_id_unaccounted_for(cluster: MockCluster, tmp_path: Any) -> None:
-    for _ in range(3):
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", CHILD, str(tmp_path / "wal"), cluster.bootstrap_servers),
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        assert child.stdout is not None
-        assert await child.stdout.readline() == b"now\n"
-        child.kill()
-        await child.wait()
-    options = {"audit_topic": "audit", "checkpoint_interval_ms": 50}
-    async with RecoverableProducer(
-        tmp_path / "wal", bootstrap_servers=cluster.bootstrap_servers, **options
-    ) as producer:
-        await producer.flush(timeout_ms=30_000)
-        await asyncio.sleep(0.2)
-    told = told_in(
-        compacted([(row.key or b"", row.value or b"") for row in await read_topic(cluster.bootstrap_servers, "audit")])
-    )
-    assert sorted(epoch for _, epoch in told) == [1, 2, 3]
+    name, audit, servers = topic(kafka, 3, config=COMPACTED), topic(kafka, 2), kafka.bootstrap_servers
+    lives = Lives(kafka, name, tmp_path, keyless=500, audit_topic=audit, checkpoint_interval_ms=200)
+    for seed in range(3):
+        victim = await asyncio.to_thread(lives.start, seed)
+        await asyncio.sleep(0.5)
+        lives.kill(victim)
+    await lives.verdict()  # every record without a key is a dead letter
     found: dict[tuple[str, int], set[int]] = {}
-    for row in await read_topic(cluster.bootstrap_servers, "t"):
-        assert row.record_id is not None
-        producer_id, epoch, sequence = row.record_id.split("/")
-        found.setdefault((producer_id, int(epoch)), set()).add(int(sequence))
-    for key, one in told.items():
-        assert found[key] == set(range(1, one.last + 1))
-        assert one.settled == one.last == one.sealed_at
+    for record in await read_topic(servers, name):
+        producer_id, number, sequence = (record.record_id or "").split("/")
+        found.setdefault((producer_id, int(number)), set()).add(int(sequence))
+    told = told_in(await read_topic(servers, audit))
+    assert sorted(number for _, number in told) == [1, 2, 3]
+    for epoch, one in told.items():
+        passed = any(later.settled for (_, number), later in told.items() if number > epoch[1])
+        assert one.sealed_at == one.last
+        assert passed or one.settled == one.last
+        assert not one.damaged
+        assert not one.dead_lettered & found[epoch]
+        assert one.dead_lettered | found[epoch] == set(range(min(found[epoch] | one.dead_lettered), one.last + 1))
+    accepted = [line.split()[0] for line in lives.log.read_text().splitlines() if not line.startswith("#")]
+    for record_id in accepted:
+        producer_id, number, sequence = record_id.split("/")
+        assert int(sequence) <= told[producer_id, int(number)].last
+
+
+@pytest.mark.parametrize("forbidden", [True, False], ids=["forbidden", "without a leader"])
+async def test_trouble_with_the_audit_topic_is_one_warning_and_holds_up_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, forbidden: bool
+) -> None:
+    with MockCluster(brokers=1) as cluster:
+        cluster.create_topic("t", partitions=3)
+        cluster.create_topic("audit")
+        if forbidden:
+            cluster.push_partition_errors("audit", 0, ApiKey.PRODUCE, *10 * [FORBIDDEN])
+        else:
+            cluster.set_leader("audit", 0, None)
+        async with producer_on(tmp_path, cluster.bootstrap_servers, "audit") as producer:
+            for _ in range(5):
+                await publish(producer, "t", 10)
+                await producer.flush(WITHIN_MS)
+                await asyncio.sleep(0.2)
+            cluster.set_leader("audit", 0, 1)
+            epoch = producer.producer_id, 1
+            await until_told(cluster.bootstrap_servers, "audit", epoch, lambda told: told.settled == told.last > 0)
+    (told,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert told.startswith("manifest_failed ")
+    assert ("grant Write on the topic" if forbidden else "the partition has no leader") in told
+    assert "records are delivered as ever" in told
+
+
+async def test_ranges_are_the_union_of_what_was_added() -> None:
+    ranges = Ranges()
+    numbers: set[int] = set()
+    for step in range(200):
+        first = step * 7919 % 97
+        ranges.add(first, first + step % 4)
+        numbers.update(range(first, first + step % 4 + 1))
+        assert {number for first, last in ranges.pairs for number in range(first, last + 1)} == numbers
+        assert all(last + 1 < first for (_, last), (first, _) in zip(ranges.pairs, ranges.pairs[1:], strict=False))

@@ -6,11 +6,11 @@ from dataclasses import fields
 import pytest
 
 from aiorecover.config import Config
-from tests.support.options import NOT_GIVEN, README, rows, section, text
+from tests.support.options import NOT_GIVEN, PAGE, rows, section, text
 
 
-def test_the_readme_says_what_the_configuration_is() -> None:
-    _, said, _ = section(README.read_text(encoding="utf-8"))
+def test_the_page_says_what_the_configuration_is() -> None:
+    _, said, _ = section(PAGE.read_text(encoding="utf-8"))
     assert said == text(), "write it anew: python -m tests.support.options"
 
 
@@ -21,7 +21,7 @@ def test_every_option_that_can_be_set_has_a_line_with_a_meaning() -> None:
 
 
 @pytest.mark.parametrize("row", list(rows()), ids=lambda row: row.split("`")[1])
-def test_a_default_of_the_readme_said_aloud_changes_nothing(row: str) -> None:
+def test_a_default_of_the_page_said_aloud_changes_nothing(row: str) -> None:
     name, default = re.findall(r"\| ([^|]*) ", row)[:2]
     name = name.strip("`")
     if default == "required":

@@ -5,36 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorecover import record_id_of
-from aiorecover.record import record_id
-from aiorecover.record_id import parse_record_id
+from aiorecover.record_id import EPOCH_MAX, SEQUENCE_MAX, parse_record_id
 
 PRODUCER = "abcdefghij234"
-EPOCH_MAX = (1 << 23) - 1
-SEQUENCE_MASK = (1 << 40) - 1
 
 
-@given(epoch=st.integers(1, EPOCH_MAX), sequence=st.integers(1, SEQUENCE_MASK))
+@given(epoch=st.integers(1, EPOCH_MAX), sequence=st.integers(1, SEQUENCE_MAX))
 def test_every_id_is_read_back(epoch: int, sequence: int) -> None:
-    assert parse_record_id(record_id(PRODUCER, epoch, sequence)) == (PRODUCER, epoch, sequence)
+    text = f"{PRODUCER}/{epoch}/{sequence}"
+    assert parse_record_id(text) == (PRODUCER, epoch, sequence)
+    assert record_id_of([("trace", b"x"), ("aiorecover-id", text.encode())]) == text
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "x",
-        f"{PRODUCER}/1",
-        f"{PRODUCER}/1/1/1",
-        f"{PRODUCER}/0/1",
-        f"{PRODUCER}/1/0",
-        f"{PRODUCER}/01/1",
-        f"{PRODUCER}/1/01",
-        f"{PRODUCER}/1/1\n",
-        f"{PRODUCER}/1/\u0661",
-        f"{PRODUCER.upper()}/1/1",
-        f"{PRODUCER[1:]}/1/1",
-        f"{PRODUCER}/{EPOCH_MAX + 1}/1",
-        f"{PRODUCER}/1/{SEQUENCE_MASK + 1}",
+        *("", "x", f"{PRODUCER}/1", f"{PRODUCER}/1/1/1", f"{PRODUCER}/0/1", f"{PRODUCER}/1/0", f"{PRODUCER}/01/1"),
+        *(f"{PRODUCER}/1/01", f"{PRODUCER}/1/1\n", f"{PRODUCER}/1/\u0661", f"{PRODUCER.upper()}/1/1"),
+        *(f"{PRODUCER[1:]}/1/1", f"{PRODUCER}/{EPOCH_MAX + 1}/1", f"{PRODUCER}/1/{SEQUENCE_MAX + 1}"),
     ],
 )
 def test_what_is_no_id_of_ours_is_none(text: str) -> None:
@@ -43,7 +31,7 @@ def test_what_is_no_id_of_ours_is_none(text: str) -> None:
 
 
 def test_of_several_headers_the_last_one_counts() -> None:
-    one, two = (record_id(PRODUCER, 1, sequence).encode() for sequence in (7, 8))
+    one, two = (f"{PRODUCER}/1/{sequence}".encode() for sequence in (7, 8))
     headers = [("aiorecover-id", one), ("trace", b"x"), ("aiorecover-id", two), ("other", None)]
     assert record_id_of(headers) == f"{PRODUCER}/1/8"
 

@@ -1,24 +1,38 @@
-"""A broker with TLS, passwords and rights: what they let through arrives, what they hold up waits, and nothing dies."""
+"""Brokers with TLS, certificates, passwords, tokens and rights: what they let through arrives, and the rest waits."""
 
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.abc import AbstractTokenProvider
 
-from aiorecover import RecoverableProducer
+from aiorecover import DeliveryPendingError, RecoverableProducer
+from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import TopicFactory
 from tests.support.eventually import until
-from tests.support.oracle import Accepted, judge, read_topic
-from tests.support.secured import MECHANISMS, PASSWORD, SecuredKafka
+from tests.support.oracle import read_topic
+from tests.support.secured import SESSION_MS, SecuredKafka, token
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
-FLUSH_MS = 40_000
-LEFT_ALONE_S = 1.5  # several attempts under the pauses below
+
+class Tokens(AbstractTokenProvider):
+    async def token(self) -> str:
+        return token()
+
+
+WAYS: dict[str, Callable[[SecuredKafka], dict[str, Any]]] = {
+    "password over TLS": lambda secured: secured.options("PLAIN"),
+    "SCRAM over TLS": lambda secured: secured.options("SCRAM-SHA-512"),
+    "password": lambda secured: secured.clear_options("PLAIN"),
+    "SCRAM": lambda secured: secured.clear_options("SCRAM-SHA-512"),
+    "token": lambda secured: secured.token_options(Tokens()),
+    "certificate": lambda secured: secured.certificate_options(),
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,173 +43,94 @@ def secured() -> Iterator[SecuredKafka]:
 
 @pytest.fixture
 def granted(secured: SecuredKafka, topic: TopicFactory) -> str:
-    """A topic with one partition that the user may write to."""
-    name = topic(secured, partitions=1)
+    """A topic that the user may write to."""
+    name = topic(secured, partitions=2)
     secured.grant(name)
     return name
 
 
-def producer_of(directory: Path, options: dict[str, Any]) -> RecoverableProducer:
-    # What is mended is noticed soon.
-    return RecoverableProducer(directory, retry_backoff_max_ms=200, stop_timeout_ms=500, **options)
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [one for one in caplog.records if one.levelno >= logging.WARNING and one.name.startswith("aiorecover")]
+    return [record.getMessage() for record in found]
 
 
-class Publisher:
-    """Numbered records of one key, and what was accepted of them."""
-
-    def __init__(self) -> None:
-        self.accepted: list[Accepted] = []
-
-    async def publish(self, producer: RecoverableProducer, topic: str, count: int) -> None:
-        for _ in range(count):
-            value = b"%d" % len(self.accepted)
-            receipt = await producer.publish(topic, value, key=b"k")
-            self.accepted.append(Accepted(receipt.record_id, b"k", value))
-
-
-async def assert_once_in_order(secured: SecuredKafka, topic: str, publisher: Publisher) -> None:
-    verdict = judge(publisher.accepted, await read_topic(secured.bootstrap_servers, topic), whole_lanes=True)
-    assert (verdict.ok, verdict.repeated, verdict.foreign) == (True, 0, []), str(verdict)
-
-
-def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_with_tls_and_the_right_password_everything_arrives(
-    secured: SecuredKafka, granted: str, tmp_path: Path, mechanism: str
+@pytest.mark.parametrize("way", WAYS)
+async def test_with_the_right_credentials_everything_arrives_and_nothing_is_warned_of(
+    secured: SecuredKafka, granted: str, tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    publisher = Publisher()
-    async with producer_of(tmp_path, secured.options(mechanism)) as producer:
-        await publisher.publish(producer, granted, 2000)
-        await producer.flush(timeout_ms=FLUSH_MS)
-    await assert_once_in_order(secured, granted, publisher)
+    published = Published()
+    async with RecoverableProducer(tmp_path, **WAYS[way](secured)) as producer:
+        await published.publish(producer, granted, 1000)
+        await producer.flush(WITHIN_MS)
+    perfect(await published.judged(secured, granted))
+    assert warnings(caplog) == []
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_with_a_wrong_password_records_wait_one_line_says_why_and_the_next_start_delivers_them(
-    secured: SecuredKafka, granted: str, tmp_path: Path, mechanism: str, caplog: pytest.LogCaptureFixture
+async def test_a_session_that_the_broker_ends_costs_nothing(
+    secured: SecuredKafka, granted: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    publisher = Publisher()
-    async with producer_of(tmp_path, secured.options(mechanism, "wrong")) as producer:
-        await until(lambda: bool(complaints(caplog)))
-        await publisher.publish(producer, granted, 500)
-        await asyncio.sleep(LEFT_ALONE_S)
-        (line,) = complaints(caplog)
-        assert "error=SaslAuthenticationFailed" in line
+    published = Published()
+    async with RecoverableProducer(tmp_path, **secured.clear_options("PLAIN")) as producer:
+        for _ in range(30):
+            await published.publish(producer, granted, 100)
+            await asyncio.sleep(3 * SESSION_MS / 1000 / 30)
+        await producer.flush(WITHIN_MS)
+    perfect(await published.judged(secured, granted))
+    assert warnings(caplog) == []
+
+
+async def test_with_a_wrong_password_records_wait_and_the_next_start_delivers_them(
+    secured: SecuredKafka, granted: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    published = Published()
+    async with RecoverableProducer(tmp_path, **secured.options("PLAIN", "wrong"), stop_timeout_ms=0) as producer:
+        await published.publish(producer, granted, 500)
+        await until(lambda: bool(warnings(caplog)))
+        with pytest.raises(DeliveryPendingError, match="kafka refuses the credentials"):
+            await producer.flush(1000)
+        (line,) = warnings(caplog)
+        assert line.startswith("kafka_unreachable kafka is not reached: kafka refuses the credentials: mend them")
         assert (producer.state, producer.statistics().pending) == ("connecting", 500)
-    async with producer_of(tmp_path, secured.options(mechanism)) as producer:
-        await publisher.publish(producer, granted, 500)
-        await producer.flush(timeout_ms=FLUSH_MS)
-        assert producer.statistics().dead_lettered == 0
-    await assert_once_in_order(secured, granted, publisher)
+    async with RecoverableProducer(tmp_path, **secured.options()) as producer:
+        await published.publish(producer, granted, 500)
+        await producer.flush(WITHIN_MS)
+    perfect(await published.judged(secured, granted))
 
 
-async def test_a_password_that_is_mended_at_the_broker_is_taken_without_a_restart(
-    secured: SecuredKafka, granted: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_certificate_that_is_not_trusted_is_named_and_nothing_is_sent(
+    secured: SecuredKafka, granted: str, tmp_path: Path
 ) -> None:
-    publisher = Publisher()
-    async with producer_of(tmp_path, secured.options(password="new")) as producer:  # noqa: S106
-        await publisher.publish(producer, granted, 500)
-        await until(lambda: bool(complaints(caplog)))
-        secured.set_password("new")
-        try:
-            await producer.flush(timeout_ms=FLUSH_MS)
-        finally:
-            secured.set_password(PASSWORD)
-    await assert_once_in_order(secured, granted, publisher)
-
-
-async def test_a_certificate_that_nobody_vouches_for_is_told_of_and_nothing_is_sent(
-    secured: SecuredKafka, granted: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    suspicious = {**secured.options(), "ssl_context": ssl.create_default_context()}
-    async with producer_of(tmp_path, suspicious) as producer:
-        await producer.publish(granted, b"waits")
-        await until(lambda: bool(complaints(caplog)))
-        await asyncio.sleep(LEFT_ALONE_S)
-        (line,) = complaints(caplog)
-        assert "CERTIFICATE_VERIFY_FAILED" in line
-        assert producer.statistics().pending == 1
+    options = {**secured.options(), "ssl_context": ssl.create_default_context(), "stop_timeout_ms": 0}
+    async with RecoverableProducer(tmp_path, **options) as producer:
+        receipt = await producer.publish(granted, b"waits")
+        with pytest.raises(DeliveryPendingError, match="the broker's certificate is not trusted"):
+            await receipt.delivered(1500)
     assert await read_topic(secured.bootstrap_servers, granted) == []
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["the topic can still be seen", "the topic is hidden too"])
-async def test_a_right_taken_away_stalls_its_topic_alone_and_given_back_everything_arrives_once_in_order(
+async def test_a_right_taken_away_stalls_its_topic_alone_and_given_back_all_arrives_once_in_order(
     secured: SecuredKafka, topic: TopicFactory, tmp_path: Path, seen: bool
 ) -> None:
     name, other = topic(secured, partitions=1), topic(secured, partitions=1)
-    secured.grant(name)
-    secured.grant(other)
+    for one in (name, other):
+        secured.grant(one)
     if seen:
         secured.grant(name, "DESCRIBE")
-    here, there = Publisher(), Publisher()
-    async with producer_of(tmp_path, secured.options()) as producer:
+    here, there = Published(), Published()
+    async with RecoverableProducer(tmp_path, **secured.options()) as producer:
         await here.publish(producer, name, 500)
-        publishing = asyncio.create_task(publish_for_ever(producer, name, here))
-        await until(lambda: producer.statistics().delivered > 500)
+        await producer.flush(WITHIN_MS)
         await asyncio.to_thread(secured.revoke, name)
-        await asyncio.sleep(LEFT_ALONE_S)
-        delivered = len(await read_topic(secured.bootstrap_servers, name))
+        await asyncio.sleep(1)
+        await here.publish(producer, name, 500)
         await there.publish(producer, other, 500)
-        await until(lambda: producer.statistics().delivered == delivered + 500)
-        stalled = producer.statistics()
-        publishing.cancel()
-        await asyncio.wait({publishing})
+        await there.receipts[-1].delivered(WITHIN_MS)
+        with pytest.raises(DeliveryPendingError, match=r"not authorized: grant .*Write"):
+            await producer.flush(2000)
+        found = producer.statistics()
+        assert (found.pending, found.delivered, found.dead_lettered, found.lanes_halted) == (500, 1000, 0, 0)
         await asyncio.to_thread(secured.grant, name)
-        await producer.flush(timeout_ms=FLUSH_MS)
-        after = producer.statistics()
-    assert stalled.pending > 0
-    assert delivered < len(here.accepted)
-    assert (stalled.dead_lettered, stalled.lanes_halted, after.dead_lettered, after.rebuilds) == (0, 0, 0, 0)
-    await assert_once_in_order(secured, name, here)
-    await assert_once_in_order(secured, other, there)
-
-
-async def test_what_waits_for_a_right_is_moved_out_of_the_way_and_arrives_once_in_order(
-    secured: SecuredKafka, topic: TopicFactory, tmp_path: Path
-) -> None:
-    """The ring goes round many times meanwhile: refused batches are possibly persisted nowhere, and stay in order."""
-    name, other = topic(secured, partitions=1), topic(secured, partitions=1)
-    secured.grant(name)
-    secured.grant(other)
-    here, there = Publisher(), Publisher()
-    async with producer_of(
-        tmp_path, secured.options() | {"slot_bytes": 1 << 16, "max_batch_size": 1 << 14}
-    ) as producer:
-        await here.publish(producer, name, 500)
-        await producer.flush(timeout_ms=FLUSH_MS)
-        await asyncio.to_thread(secured.revoke, name)
-        for _ in range(60):
-            await here.publish(producer, name, 20)
-            await there.publish(producer, other, 200)
-            await asyncio.sleep(0.02)
-        await until(lambda: producer.statistics().slots_moved > 2, 30)
-        stalled = producer.statistics()
-        await asyncio.to_thread(secured.grant, name)
-        await producer.flush(timeout_ms=FLUSH_MS)
-        after = producer.statistics()
-    assert stalled.records_moved > 0
-    assert (stalled.dead_lettered, stalled.lanes_halted, after.dead_lettered, after.pending) == (0, 0, 0, 0)
-    await assert_once_in_order(secured, name, here)
-    await assert_once_in_order(secured, other, there)
-
-
-async def publish_for_ever(producer: RecoverableProducer, topic: str, publisher: Publisher) -> None:
-    while True:
-        await publisher.publish(producer, topic, 10)
-        await asyncio.sleep(0.01)
-
-
-async def test_a_topic_that_was_never_granted_waits_until_it_is(
-    secured: SecuredKafka, topic: TopicFactory, tmp_path: Path
-) -> None:
-    name, publisher = topic(secured, partitions=1), Publisher()
-    async with producer_of(tmp_path, secured.options()) as producer:
-        await publisher.publish(producer, name, 100)
-        await asyncio.sleep(LEFT_ALONE_S)
-        assert (producer.statistics().pending, producer.statistics().dead_lettered) == (100, 0)
-        await asyncio.to_thread(secured.grant, name)
-        await producer.flush(timeout_ms=FLUSH_MS)
-    await assert_once_in_order(secured, name, publisher)
+        await producer.flush(WITHIN_MS)
+    perfect(await here.judged(secured, name))
+    perfect(await there.judged(secured, other))

@@ -1,76 +1,79 @@
-"""Where to go on reading what records were made from: never behind what is in the ring, whatever ends the process."""
+"""Where to go on reading what records were made from: never ahead of what is in the ring, whatever ends the process."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka.structs import TopicPartition
 
 from aiorecover import RecoverableProducer, RecoverError
-from aiorecover.testing import MemoryDisk, MockCluster
+from aiorecover.testing import MemoryDisk, MockClusterProcess
 from tests.support.eventually import until
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
 
 ORDERS = TopicPartition("orders", 0)
 CLICKS = TopicPartition("clicks", 3)
-NOWHERE = "127.0.0.1:1"
-NEVER = 3_600_000  # ms
+NOWHERE = "127.0.0.1:1"  # no broker listens there
 
 
-@pytest.fixture
-def mock() -> Iterator[MockCluster]:
-    with MockCluster() as cluster:
-        cluster.create_topic("t", partitions=2)
-        yield cluster
-
-
-def producer_on(disk: MemoryDisk | Path, servers: str = NOWHERE, **options: Any) -> RecoverableProducer:
-    given = {"checkpoint_interval_ms": NEVER, "fsync": "never", "slot_bytes": 1 << 14, "max_batch_size": 4096}
-    return RecoverableProducer(disk, bootstrap_servers=servers, **{**given, "stop_timeout_ms": 500, **options})
+def producer_on(disk: MemoryDisk, servers: str = NOWHERE, **options: Any) -> RecoverableProducer:
+    given = {"fsync": "never", "stop_timeout_ms": 100, "adoption_grace_ms": None}
+    return RecoverableProducer(disk, bootstrap_servers=servers, **{**given, **options})
 
 
 async def consume(producer: RecoverableProducer, partition: TopicPartition, *offsets: int) -> None:
     for offset in offsets:
-        await producer.publish("t", b"%d" % offset + bytes(100), source=(*partition, offset))
+        await producer.publish("t", b"%d" % offset + bytes(100), partition=0, source=(*partition, offset))
 
 
-async def died(disk: MemoryDisk, producer: RecoverableProducer) -> MemoryDisk:
-    left = disk.after_process_death()
-    await producer.stop(timeout_ms=0)
-    return left
-
-
-async def positions(disk: MemoryDisk) -> dict[TopicPartition, int]:
+async def positions(disk: MemoryDisk, **options: Any) -> dict[TopicPartition, int]:
     """What the next process is told."""
-    async with producer_on(disk) as producer:
+    async with producer_on(disk, **options) as producer:
         return await producer.source_positions()
 
 
-async def test_a_new_directory_knows_of_none_and_goes_on_behind_the_highest_offset_of_each_partition() -> None:
-    disk = MemoryDisk()
-    producer = producer_on(disk)
-    await producer.start()
-    assert await producer.source_positions() == {}
-    await consume(producer, ORDERS, 0, 1, 2, 191, 192)  # whose last byte is that of a record without a source
-    await consume(producer, CLICKS, 7)
-    await producer.publish("t", b"made from nothing")
-    assert await producer.source_positions() == {ORDERS: 193, CLICKS: 8}
-    assert await positions(await died(disk, producer)) == {ORDERS: 193, CLICKS: 8}
-
-
-async def test_offsets_that_come_again_or_late_take_nothing_back() -> None:
+async def test_they_are_those_of_the_newest_records_through_kills_and_stops() -> None:
     disk = MemoryDisk()
     async with producer_on(disk) as producer:
+        assert await producer.source_positions() == {}
+        await consume(producer, ORDERS, 0, 1, 2, 191, 192)
+        await consume(producer, CLICKS, 7)
+        await producer.publish("t", b"made from nothing")
+        assert await producer.source_positions() == {ORDERS: 193, CLICKS: 8}
+        killed = disk.after_process_death()
+    assert await positions(killed) == {ORDERS: 193, CLICKS: 8}
+    assert await positions(disk.after_power_cut(seed=1)) == {ORDERS: 193, CLICKS: 8}, "a stop makes them durable"
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_after_a_power_cut_they_are_never_ahead_of_the_records_that_are_left(seed: int) -> None:
+    """Flushes and checkpoints run beside it; each record's value is the offset that it was made from."""
+    disk = MemoryDisk()
+    options: dict[str, Any] = {"fsync": "interval", "fsync_interval_ms": 10}
+    async with producer_on(disk, **options) as producer:
         await producer.source_positions()
-        await consume(producer, ORDERS, 5, 9, 3)
-        assert await producer.source_positions() == {ORDERS: 10}
-    assert await positions(disk) == {ORDERS: 10}
+        for offset in range(3_000):
+            await consume(producer, ORDERS, offset)
+            if not offset % 100:
+                await asyncio.sleep(0.005)
+        cut = disk.after_power_cut(seed)
+    async with producer_on(cut) as producer:
+        position = (await producer.source_positions()).get(ORDERS, 0)
+        left = producer.statistics().recovered
+    assert 0 < position <= left
 
 
-async def test_a_source_is_refused_until_somebody_has_asked_where_to_go_on_and_stores_nothing() -> None:
+async def test_a_flush_makes_them_durable() -> None:
+    disk = MemoryDisk()
+    async with producer_on(disk, fsync="interval", fsync_interval_ms=50) as producer:
+        await producer.source_positions()
+        await consume(producer, ORDERS, 1)
+        await until(lambda: producer.statistics().flushes > 0)
+        assert await positions(disk.after_power_cut(seed=2)) == {ORDERS: 2}
+
+
+async def test_a_source_is_refused_until_the_positions_were_asked_for() -> None:
     async with producer_on(MemoryDisk()) as producer:
         with pytest.raises(RecoverError, match=r"await source_positions\(\) before the first publish with a source"):
             await consume(producer, ORDERS, 1)
@@ -79,52 +82,15 @@ async def test_a_source_is_refused_until_somebody_has_asked_where_to_go_on_and_s
         await consume(producer, ORDERS, 1)
 
 
-async def test_who_has_asked_once_need_not_in_the_next_life() -> None:
-    disk = MemoryDisk()
-    await positions(disk)
-    async with producer_on(disk) as producer:
-        await consume(producer, ORDERS, 1)
-    assert await positions(disk) == {ORDERS: 2}
-
-
-async def test_a_neighbour_that_adopts_the_directory_takes_nothing_back(mock: MockCluster) -> None:
-    disk = MemoryDisk()
-    options: dict[str, Any] = {"name": "s"}
-    gone = producer_on(disk, mock.bootstrap_servers, instance="gone", adoption_grace_ms=None, **options)
-    mock.broker_down()
-    await gone.start()
-    await gone.source_positions()
-    await consume(gone, ORDERS, *range(300))
-    left = await died(disk, gone)
-    mock.broker_up()
-    async with producer_on(left, mock.bootstrap_servers, instance="there", adoption_grace_ms=0, **options) as producer:
-        await until(lambda: producer.statistics().directories_adopted == 1)
-        assert await producer.source_positions() == {}, "they are the directory's own"
-    async with producer_on(left, instance="gone", adoption_grace_ms=None, **options) as back:
-        assert await back.source_positions() == {ORDERS: 300}
-
-
-async def test_it_may_be_asked_by_many_at_once() -> None:
-    async with producer_on(MemoryDisk()) as producer:
-        found = await asyncio.gather(*(producer.source_positions() for _ in range(5)))
-        assert found == [{}] * 5
-        await consume(producer, ORDERS, 1)
-
-
-@pytest.mark.parametrize(("was", "becomes"), [("at_least_once", "exactly_once"), ("exactly_once", "at_least_once")])
-async def test_a_start_with_the_other_guarantee_that_dies_before_its_first_checkpoint_takes_nothing_back(
-    was: str, becomes: str
-) -> None:
-    """It makes that durable at once, and with it up to where the ring is flushed: what stands there is read by then."""
-    producer = producer_on(disk := MemoryDisk(), guarantee=was)
-    await producer.start()
-    await producer.source_positions()
-    await consume(producer, CLICKS, 5)  # in a slot that is full, and nothing more of it behind that
-    await consume(producer, ORDERS, *range(500))
-    assert producer.statistics().bytes_ring > 2 << 14
-    disk = await died(disk, producer)
-    for _ in range(2):
-        producer = producer_on(disk, guarantee=becomes)
-        await producer.start()
-        assert await producer.source_positions() == {CLICKS: 6, ORDERS: 500}
-        disk = await died(disk, producer)
+async def test_a_neighbour_that_delivers_the_records_takes_nothing_back() -> None:
+    """The records and their segments are gone then: the checkpoint has the position."""
+    async with MockClusterProcess() as mock:
+        await mock.create_topic("t")
+        disk = MemoryDisk()
+        async with producer_on(disk, instance="gone") as gone:
+            await gone.source_positions()
+            await consume(gone, ORDERS, *range(300))
+        async with producer_on(disk, mock.bootstrap_servers, instance="there", adoption_grace_ms=0) as neighbour:
+            await until(lambda: neighbour.statistics().directories_adopted == 1)
+            assert await neighbour.source_positions() == {}, "they are the directory's own"
+    assert await positions(disk.after_power_cut(seed=3), instance="gone") == {ORDERS: 300}

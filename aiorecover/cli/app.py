@@ -14,7 +14,7 @@ from rich.console import Console
 
 from aiorecover.cli import demo as demo_command
 from aiorecover.cli import inspection
-from aiorecover.cli.demo_view import choose_view, show_verdict
+from aiorecover.cli.demo_view import View, show_verdict
 from aiorecover.cli.endings import EndedError
 from aiorecover.cli.pairs import pairs
 from aiorecover.errors import ConfigError, DeliveryError, WalError
@@ -91,8 +91,7 @@ def demo(
     )
     console = Console(stderr=json_output, highlight=False)
     try:
-        with choose_view(console, records) as view:
-            outcome = asyncio.run(demo_command.run(options, view))
+        outcome = asyncio.run(demo_command.run(options, View(console)))
     except demo_command.UsageError as error:
         sys.stderr.write(f"{error}\n")
         raise typer.Exit(_USAGE) from None
@@ -111,7 +110,7 @@ def demo(
 @app.command()
 def inspect(
     path: Annotated[pathlib.Path, typer.Argument(help="A wal_dir, or one instance directory in it.")],
-    records: Annotated[int, typer.Option(min=0, help="Show so many records that wait, of each ring.")] = 0,
+    records: Annotated[int, typer.Option(min=0, help="Show so many records that wait, and dead letters.")] = 0,
     json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
         bool,
         typer.Option("--json", help="Print everything as JSON, keys and values whole: what is not UTF-8 as …_base64."),
@@ -119,8 +118,8 @@ def inspect(
 ) -> None:
     """Look into a write-ahead log, also while its owner works: nothing is locked and nothing is changed.
 
-    Rings: what was published; "dead", what Kafka refused for good. Waiting: records still to be delivered. Settled:
-    done, and not overwritten yet. Missing: taken away by damage.
+    Of each instance: its owner, where its records go, and what waits for each partition. "unassigned": the topic's
+    partitions are not known yet. "dead letters": Kafka refused them for good.
 
     Exit status 0: all is whole. 1: something is damaged or cannot be read. 2: nothing of aiorecover is there.
     """
@@ -133,7 +132,7 @@ def inspect(
         sys.stdout.write(json.dumps(inspection.as_json(found)) + "\n")
     else:
         inspection.show(Console(highlight=False), found)
-    raise typer.Exit(_FAILED if inspection.damaged(found) else 0)
+    raise typer.Exit(_FAILED if inspection.unreadable(found) else 0)
 
 
 @app.command()

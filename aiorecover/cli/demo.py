@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
+from aiorecover.cli.demo_child import Task
 from aiorecover.cli.demo_publisher import DemoError, Publisher, Stage, log_tail
 from aiorecover.cli.demo_verdict import Verdict, judge, present_ends, read_back
 from aiorecover.config import Config
@@ -39,20 +40,16 @@ if TYPE_CHECKING:
 
 __all__ = ["DemoError", "Options", "Outcome", "UsageError", "run"]
 
-_PARTITIONS = 6
-_REPLICAS = 3
+PARTITIONS = 6
+REPLICAS = 3
 # The embedded broker keeps 5 MiB a partition; a record of ours takes under 200 bytes there, keys are not
 # spread quite evenly, and a batch may be appended twice.
-_MOST_EMBEDDED_RECORDS = 100_000
-_OUTAGE_SECONDS = 3.0
-_RESTART_SECONDS = 0.3
-# With --exactly-once: within this time a publisher finds out what became of the transaction that was left open.
-_BEGINNING_SECONDS = 0.4
-# What one lap of publishing may leave waiting in a broker's good days.
-_CAUGHT_UP_SECONDS = 0.1
-_LOG = "demo.log"
-# Beyond the time that publishing takes: outages, restarts, delivery of the rest, reading back.
-_SPARE_SECONDS = 40.0
+MOST_EMBEDDED_RECORDS = 100_000
+OUTAGE_S = 3.0
+RESTART_S = 0.3
+BEGINNING_S = 0.4  # within it a publisher finds out what became of the transaction that was left open
+CAUGHT_UP_S = 0.1  # of publishing, which may wait in a broker's good days
+SPARE_S = 40.0  # beyond the time that publishing takes: outages, restarts, delivery of the rest, reading back
 
 
 class UsageError(Exception):
@@ -93,25 +90,31 @@ class Outcome:
 async def run(options: Options, view: View) -> Outcome:
     """Play the whole demonstration and judge it.
 
-    Raises ``UsageError`` before anything is started, ``DemoError`` if it breaks down or takes too long.
+    Raises:
+        UsageError: nothing was started.
+        DemoError: it has broken down, or takes too long.
+
     """
     _check(options)
     began = time.monotonic()
     directory = pathlib.Path(tempfile.mkdtemp(prefix="aiorecover-demo-"))
-    log = directory / _LOG
+    log = directory / "demo.log"
     try:
         async with (
-            asyncio.timeout(options.records / options.rate + _SPARE_SECONDS),
+            asyncio.timeout(options.records / options.rate + SPARE_S),
             _aiokafka_logs_to(log),
             _broker(options) as broker,
         ):
-            stage = await _set_the_stage(options, view, broker, directory)
-            begin = await present_ends(stage.bootstrap_servers, stage.topic)
-            await _play(stage)
+            stage = await _set_the_stage(options, view, broker, log)
+            servers, topic = stage.task.bootstrap_servers, stage.task.topic
+            begin = await present_ends(servers, topic)
+            if options.exactly_once:
+                await _kill_again_and_again(stage)
+            else:
+                await _break_everything(stage, broker)
             view.event("reading everything back with a plain aiokafka consumer")
             isolation = "read_committed" if options.exactly_once else "read_uncommitted"
-            seen, cut_off = await read_back(stage.bootstrap_servers, stage.topic, begin, isolation)
-        verdict = judge(stage.accepted, seen, cut_off, recognises_repeats=broker is None)
+            seen = await read_back(servers, topic, begin, isolation)
     except TimeoutError:
         raise DemoError(f"the demonstration took too long; {log_tail(log)}") from None
     except (KafkaError, OSError, RuntimeError) as error:
@@ -120,16 +123,17 @@ async def run(options: Options, view: View) -> Outcome:
     except asyncio.CancelledError:
         shutil.rmtree(directory, ignore_errors=True)
         raise
+    verdict = judge(stage.accepted, seen, recognises_repeats=broker is None)
     if verdict.good:  # else it is kept, to be looked into
         shutil.rmtree(directory, ignore_errors=True)
     return Outcome(
         verdict=verdict,
         embedded=broker is not None,
-        topic=stage.topic,
+        topic=topic,
         seconds=time.monotonic() - began,
         kills=stage.kills,
         recovered=stage.recovered,
-        kept=None if verdict.good else f"{stage.wal_dir} {stage.log}",
+        kept=None if verdict.good else f"{stage.task.wal_dir} {log}",
         exactly_once=options.exactly_once,
     )
 
@@ -150,16 +154,14 @@ def _check(options: Options) -> None:
         )
     if importlib.util.find_spec("confluent_kafka") is None:
         raise UsageError("the embedded broker is inside confluent-kafka: pip install 'aiorecover[demo]'")
-    if options.records > _MOST_EMBEDDED_RECORDS:
+    if options.records > MOST_EMBEDDED_RECORDS:
         raise UsageError(
-            f"the embedded broker keeps no more than --records {_MOST_EMBEDDED_RECORDS}: ask for fewer, or "
+            f"the embedded broker keeps no more than --records {MOST_EMBEDDED_RECORDS}: ask for fewer, or "
             "use a Kafka of yours with --bootstrap-servers"
         )
     if options.wal_dir is not None and options.wal_dir.exists() and any(options.wal_dir.iterdir()):
-        raise UsageError(
-            f"the embedded broker is a new cluster each time, so its --wal-dir must be new too; "
-            f"wal_dir={options.wal_dir}"
-        )
+        message = "the embedded broker is a new cluster each time, so its --wal-dir must be new too"
+        raise UsageError(f"{message} wal_dir={options.wal_dir}")
 
 
 @contextlib.asynccontextmanager
@@ -184,29 +186,31 @@ async def _broker(options: Options) -> AsyncIterator[MockClusterProcess | None]:
         yield broker
 
 
-async def _set_the_stage(
-    options: Options, view: View, broker: MockClusterProcess | None, directory: pathlib.Path
-) -> Stage:
+async def _set_the_stage(options: Options, view: View, broker: MockClusterProcess | None, log: pathlib.Path) -> Stage:
     topic = options.topic or f"aiorecover-demo-{uuid.uuid4().hex[:8]}"
-    stage = Stage(
-        options=options,
-        view=view,
-        broker=broker,
-        bootstrap_servers=options.bootstrap_servers or (broker.bootstrap_servers if broker else ""),
-        topic=topic,
-        wal_dir=options.wal_dir or directory / "wal",
-        log=directory / _LOG,
-    )
+    servers = options.bootstrap_servers or (broker.bootstrap_servers if broker else "")
+    wal_dir = options.wal_dir or log.parent / "wal"
     if broker is not None:
-        await broker.create_topic(topic, partitions=_PARTITIONS)
-        view.event(f"embedded broker up at {stage.bootstrap_servers}, pid {broker.pid}")
+        await broker.create_topic(topic, partitions=PARTITIONS)
+        view.event(f"embedded broker up at {servers}, pid {broker.pid}")
     else:
-        await _create_topic(stage.bootstrap_servers, topic)
-        view.progress.broker_up = None
-        view.event(f"using {stage.bootstrap_servers}: not ours, so it cannot be taken down")
+        await _create_topic(servers, topic)
+        view.event(f"using {servers}: not ours, so it cannot be taken down")
     view.event(f"topic {topic}")
-    view.event(f"write-ahead log {stage.wal_dir}")
-    return stage
+    view.event(f"write-ahead log {wal_dir}")
+    task = Task(
+        parent_pid=0,
+        bootstrap_servers=servers,
+        topic=topic,
+        wal_dir=str(wal_dir),
+        run=0,
+        first=0,
+        records=options.records,
+        rate=options.rate,
+        seed=options.seed,
+        exactly_once=options.exactly_once,
+    )
+    return Stage(view, task, log)
 
 
 async def _create_topic(bootstrap_servers: str, topic: str) -> None:
@@ -215,8 +219,7 @@ async def _create_topic(bootstrap_servers: str, topic: str) -> None:
     try:
         await admin.start()
         brokers = (await admin.describe_cluster())["brokers"]
-        new = NewTopic(topic, _PARTITIONS, min(_REPLICAS, len(brokers)))
-        answer: Any = await admin.create_topics([new])
+        answer: Any = await admin.create_topics([NewTopic(topic, PARTITIONS, min(REPLICAS, len(brokers)))])
     finally:
         await admin.close()
     for _, code, *rest in answer.topic_errors:
@@ -224,109 +227,79 @@ async def _create_topic(bootstrap_servers: str, topic: str) -> None:
             raise for_code(code)(*rest)
 
 
-async def _play(stage: Stage) -> None:
-    """The acts that were asked for."""
-    dice = random.Random(stage.options.seed)
-    await (_kill_again_and_again if stage.options.exactly_once else _break_everything)(stage, dice)
-
-
-async def _kill_again_and_again(stage: Stage, dice: random.Random) -> None:
-    """Each time in mid-stream, and soon after the start that follows; then publish to the end."""
-    spans = ((0.1, 0.2), (0.4, 0.5), (0.7, 0.8))
+async def _kill_again_and_again(stage: Stage) -> None:
+    """Kill it in mid-stream, and soon after the start that follows, three times; then publish to the end."""
+    dice = random.Random(stage.task.seed)
     publisher = await Publisher.start(stage)
     try:
-        for span in spans:
-            await _accepted(stage, publisher, int(stage.options.records * dice.uniform(*span)))
+        for span in ((0.1, 0.2), (0.4, 0.5), (0.7, 0.8)):
+            await _accepted(stage, publisher, dice.uniform(*span))
             publisher = await _kill_and_restart(stage, publisher, "in mid-stream")
-            await _begun(publisher)
-            await publisher.run_for(dice.uniform(0, _BEGINNING_SECONDS))
+            await publisher.run_for(dice.uniform(0, BEGINNING_S))
             publisher = await _kill_and_restart(stage, publisher, "soon after its start")
         await publisher.finish()
     finally:
         await publisher.kill()
 
 
-async def _break_everything(stage: Stage, dice: random.Random) -> None:
+async def _break_everything(stage: Stage, broker: MockClusterProcess | None) -> None:
     """An outage, a kill in mid-stream, and both at once; then publish to the end."""
-    moment = (int(stage.options.records * dice.uniform(*span)) for span in ((0.1, 0.2), (0.4, 0.5), (0.65, 0.7)))
-    outage_at, kill_at, both_at = moment
+    dice = random.Random(stage.task.seed)
+    outage_at, kill_at, both_at = (dice.uniform(*span) for span in ((0.1, 0.2), (0.4, 0.5), (0.65, 0.7)))
+    # Shorter where there is little to publish, so that publishing is still going on at its end.
+    outage_s = min(OUTAGE_S, 0.2 * stage.task.records / stage.task.rate)
     publisher = await Publisher.start(stage)
     try:
-        if stage.broker is not None:
+        if broker is not None:
             await _accepted(stage, publisher, outage_at)
-            await _outage(stage, publisher)
+            await _switch(stage, broker, up=False)
+            before = len(stage.accepted)
+            await publisher.run_for(outage_s)
+            await _switch(stage, broker, up=True)
+            while_down = len(stage.accepted) - before
+            stage.view.event(f"{while_down:,} records accepted in {outage_s:.1f} s without a broker")
+            await _caught_up(stage, publisher)
         await _accepted(stage, publisher, kill_at)
         publisher = await _kill_and_restart(stage, publisher, "in mid-stream")
-        if stage.broker is not None:
+        if broker is not None:
             await _accepted(stage, publisher, both_at)
-            publisher = await _kill_in_an_outage(stage, publisher)
+            await _switch(stage, broker, up=False)
+            await publisher.run_for(outage_s / 2)
+            publisher = await _kill_and_restart(stage, publisher, "without a broker")
+            await publisher.run_for(outage_s / 2)
+            await _switch(stage, broker, up=True)
+            await _caught_up(stage, publisher)
         await publisher.finish()
     finally:
         await publisher.kill()
 
 
-async def _outage(stage: Stage, publisher: Publisher) -> None:
-    seconds = _outage_seconds(stage.options)
-    await _switch_broker(stage, up=False)
-    before = len(stage.accepted)
-    await publisher.run_for(seconds)
-    await _switch_broker(stage, up=True)
-    while_down = len(stage.accepted) - before
-    stage.view.event(f"{while_down:,} records accepted in {seconds:.1f} s without a broker")
-    await _caught_up(stage, publisher)
-
-
 async def _kill_and_restart(stage: Stage, publisher: Publisher, when: str) -> Publisher:
-    pid = publisher.pid
-    if publisher.finished:
-        stage.view.event("publisher finished before it could be killed: a lower --rate would help")
-        return publisher
     await publisher.kill()
     stage.kills += 1
-    stage.view.progress.child_pid = None
-    stage.view.event(f"publisher pid {pid} killed with SIGKILL {when}")
-    await asyncio.sleep(_RESTART_SECONDS)
-    return await Publisher.start(stage)
-
-
-async def _kill_in_an_outage(stage: Stage, publisher: Publisher) -> Publisher:
-    """Kill the publisher with a backlog and start it again while there is no broker to recover to."""
-    half = _outage_seconds(stage.options) / 2
-    await _switch_broker(stage, up=False)
-    await publisher.run_for(half)
-    publisher = await _kill_and_restart(stage, publisher, "without a broker")
-    await _begun(publisher)
-    await publisher.run_for(half)
-    await _switch_broker(stage, up=True)
-    await _caught_up(stage, publisher)
+    stage.view.event(f"publisher pid {publisher.pid} killed with SIGKILL {when}")
+    await asyncio.sleep(RESTART_S)
+    publisher = await Publisher.start(stage)
+    try:
+        await publisher.run_until(lambda: publisher.opened)
+    except BaseException:
+        await publisher.kill()
+        raise
     return publisher
 
 
-def _outage_seconds(options: Options) -> float:
-    """Shorter where there is little to publish, so that publishing is still going on at its end."""
-    return min(_OUTAGE_SECONDS, 0.2 * options.records / options.rate)
-
-
-async def _switch_broker(stage: Stage, *, up: bool) -> None:
-    if stage.broker is not None:
-        await (stage.broker.broker_up() if up else stage.broker.broker_down())
-    stage.view.progress.broker_up = up
+async def _switch(stage: Stage, broker: MockClusterProcess, *, up: bool) -> None:
+    await (broker.broker_up() if up else broker.broker_down())
     stage.view.event("broker UP again" if up else "broker DOWN: connections cut, new ones refused")
 
 
-async def _begun(publisher: Publisher) -> None:
-    await publisher.run_until(lambda: publisher.opened)
-
-
-async def _accepted(stage: Stage, publisher: Publisher, count: int) -> None:
-    await publisher.run_until(lambda: len(stage.accepted) >= count)
+async def _accepted(stage: Stage, publisher: Publisher, share: float) -> None:
+    await publisher.run_until(lambda: len(stage.accepted) >= share * stage.task.records)
 
 
 async def _caught_up(stage: Stage, publisher: Publisher) -> None:
-    """Wait until only what was published just now is waiting, and tell how long that took."""
+    """Wait until only what was published just now is waiting, and say how long that took."""
     began = time.monotonic()
     backlog = publisher.pending
-    usual = int(stage.options.rate * _CAUGHT_UP_SECONDS) + 1
-    await publisher.run_until(lambda: publisher.pending <= usual)
-    seconds = time.monotonic() - began
-    stage.view.event(f"backlog of {backlog:,} delivered {seconds:.1f} s after the broker's return")
+    await publisher.run_until(lambda: publisher.pending <= stage.task.rate * CAUGHT_UP_S + 1)
+    stage.view.event(f"backlog of {backlog:,} delivered {time.monotonic() - began:.1f} s after the broker's return")

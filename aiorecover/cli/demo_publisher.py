@@ -1,4 +1,4 @@
-"""The publishing process as the demonstration's director sees it: start it, listen to it, kill it."""
+"""The publishing process as the demonstration sees it: start it, listen to it, kill it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from aiorecover.cli.demo_child import Task
 from aiorecover.cli.demo_verdict import Ordinal
@@ -19,15 +21,13 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable
 
-    from aiorecover.cli.demo import Options
     from aiorecover.cli.demo_view import View
-    from aiorecover.testing.mock_cluster_process import MockClusterProcess
 
 __all__ = ["DemoError", "Publisher", "Stage", "log_tail"]
 
-_POLL_SECONDS = 0.02
-_READ_BLOCK = 1 << 16
-_LOG_LINES_SHOWN = 15
+POLL_S = 0.02
+READ_BLOCK = 1 << 16
+LOG_LINES_SHOWN = 15
 
 
 class DemoError(Exception):
@@ -36,21 +36,14 @@ class DemoError(Exception):
 
 @dataclass(slots=True)
 class Stage:
-    """What the acts of the demonstration share."""
+    """What the lives of the publisher share; ``task`` is the next one's."""
 
-    options: Options
     view: View
-    broker: MockClusterProcess | None
-    bootstrap_servers: str
-    topic: str
-    wal_dir: pathlib.Path
+    task: Task
     log: pathlib.Path
     accepted: dict[str, Ordinal] = field(default_factory=dict)
-    runs: int = 0
     kills: int = 0
     recovered: int = 0
-    # Delivered by the publishers that are gone, as far as they could say.
-    delivered_before: int = 0
 
 
 class Publisher:
@@ -59,52 +52,40 @@ class Publisher:
     def __init__(self, stage: Stage, process: asyncio.subprocess.Process) -> None:
         self.pid = process.pid
         self.pending = 0
-        self.opened = False
-        self.finished = False
-        self._stage = stage
-        self._process = process
-        self._delivered = 0
+        self.opened = self.finished = False
+        self._stage, self._process = stage, process
         self._recovered = 0
-        self._killed = False
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
     async def start(cls, stage: Stage) -> Publisher:
         """Start it where the last one's reports end."""
-        stage.runs += 1
-        last = max((ordinal.number for ordinal in stage.accepted.values()), default=-1)
-        task = Task(
-            parent_pid=os.getpid(),
-            bootstrap_servers=stage.bootstrap_servers,
-            topic=stage.topic,
-            wal_dir=str(stage.wal_dir),
-            run=stage.runs,
-            first=last + 1,
-            records=stage.options.records,
-            rate=stage.options.rate,
-            seed=stage.options.seed,
-            exactly_once=stage.options.exactly_once,
-        )
+        stage.task.run += 1
+        stage.task.first = max((ordinal.number for ordinal in stage.accepted.values()), default=-1) + 1
+        stage.task.parent_pid = os.getpid()
         with stage.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "aiorecover.cli.demo_child", json.dumps(asdict(task))),
-                stdin=asyncio.subprocess.DEVNULL,
+                *(sys.executable, "-m", "aiorecover.cli.demo_child", msgspec.json.encode(stage.task).decode()),
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env=child_environment(),
             )
-        stage.view.progress.child_pid = process.pid
         return cls(stage, process)
 
     async def run_until(self, reached: Callable[[], bool]) -> None:
-        """Let it publish until something is so; ``DemoError`` if it ends by itself instead."""
-        while not (reached() or self.finished):
+        """Let it publish until something is so.
+
+        Raises:
+            DemoError: it has ended by itself.
+
+        """
+        while not reached():
             if self._reading.done():
                 status = await self._process.wait()
-                tail = log_tail(self._stage.log)
-                raise DemoError(f"the publisher ended by itself; exit status {status}; {tail}")
-            self._stage.view.tick()
-            await asyncio.sleep(_POLL_SECONDS)
+                raise DemoError(f"the publisher ended by itself; exit status {status}; {log_tail(self._stage.log)}")
+            self._stage.view.tick(len(self._stage.accepted), self.pending)
+            await asyncio.sleep(POLL_S)
 
     async def run_for(self, seconds: float) -> None:
         """Let it publish for a while."""
@@ -113,26 +94,23 @@ class Publisher:
 
     async def finish(self) -> None:
         """Let it publish and deliver the rest."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         await self.run_until(lambda: self.finished)
-        await self._reading
         status = await self._process.wait()
         self._stage.view.event(f"publisher finished, {self.pending:,} left in its ring; exit status {status}")
 
     async def kill(self) -> None:
-        """SIGKILL, then read what it had still written; nothing happens if it has ended already."""
-        if self._killed:
-            return
-        self._killed = True
+        """SIGKILL, then read what it had still written."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
         await self._reading
-        self._stage.delivered_before += self._delivered
 
     async def _read(self) -> None:
         stdout = self._process.stdout
         rest = b""
-        while stdout is not None and (block := await stdout.read(_READ_BLOCK)):
+        while stdout is not None and (block := await stdout.read(READ_BLOCK)):
             *lines, rest = (rest + block).split(b"\n")
             for line in lines:
                 self._take(line.decode())
@@ -142,24 +120,20 @@ class Publisher:
         word, _, text = line.partition(" ")
         if word == "accepted":
             number, _, record_id = text.partition(" ")
-            stage.accepted[record_id] = Ordinal(stage.runs, int(number))
-            stage.view.progress.accepted = len(stage.accepted)
+            stage.accepted[record_id] = Ordinal(stage.task.run, int(number))
             return
         report = json.loads(text)
         if word == "opened":
             self.opened = True
             stage.view.event(f"publisher pid {self.pid} runs, epoch {report['epoch']} of the write-ahead log")
             return
-        self._delivered, self.pending = report["delivered"], report["pending"]
-        # It is found bit by bit: opening does not read what an earlier life left behind.
-        stage.recovered += report["recovered"] - self._recovered
+        self.pending = report["pending"]
+        stage.recovered += report["recovered"] - self._recovered  # it is known some time after the opening
         self._recovered = report["recovered"]
-        stage.view.progress.delivered = stage.delivered_before + self._delivered
-        stage.view.progress.pending = self.pending
         self.finished = word == "finished"
 
 
 def log_tail(log: pathlib.Path) -> str:
     """Where the log is, and how it ends."""
-    lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:] if log.exists() else []
+    lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if log.exists() else []
     return "\n".join([f"log={log}", *lines])

@@ -25,9 +25,12 @@ REQUEST_LANES = 256
 FRESH_LANES = 32  # not acknowledged yet: the first batches of a partition cost the broker some 25 ms each
 ENOUGH = 128 << 10  # bytes: an open batch of so many does not linger
 SLICE = 32  # batches between two turns for the loop
+EMPTY_S = 0.01  # before a batch is looked at again that has no record yet
 BROKER_TIMEOUT_MS = 1000  # what replicas have: a partition without them is answered apart from its neighbours then
 BROKER_TIMEOUT_MAX_MS = 30_000
-CUTS = 3  # requests in a row that were cut while the broker answers: they are too large
+CUTS = 3  # requests that were cut while the broker answers others: they are too large
+CUT_LEAST = 16 << 10  # bytes: no broker takes so few
+CUT_MEMORY_S = 300.0  # then larger ones are tried again
 
 _log = logging.getLogger("aiorecover")
 
@@ -35,11 +38,12 @@ _log = logging.getLogger("aiorecover")
 class _Look:
     """One look through the lanes of a broker: what can go, and when to look again."""
 
-    def __init__(self, now: float, linger: float) -> None:
+    def __init__(self, now: float, linger: float, most_bytes: int, most_lanes: int) -> None:
         self.now, self.linger = now, linger
+        self.most_bytes, self.most_lanes = most_bytes, most_lanes
         self.chosen: list[DeliveryLane] = []
         self.nearly: list[DeliveryLane] = []  # would be due within half a linger: go along where another one goes
-        self.size = 0  # bytes of the chosen batches
+        self.size = 0  # bytes of these batches
         self.fresh = FRESH_LANES
         self.go = False
         self.due: float | None = None
@@ -48,9 +52,16 @@ class _Look:
         """Look again at ``due``, or before."""
         self.due = due if self.due is None else min(self.due, due)
 
-    def full(self, most_lanes: int) -> bool:
+    def full(self) -> bool:
         """Whether the request takes no more."""
-        return self.size >= REQUEST_BYTES or len(self.chosen) + len(self.nearly) >= most_lanes
+        return self.size >= self.most_bytes or len(self.chosen) + len(self.nearly) >= self.most_lanes
+
+    def takes(self, size: int) -> bool:
+        """Count a batch in, unless the request becomes too large by it; one batch always goes."""
+        if self.size and self.size + size > self.most_bytes:
+            return False
+        self.size += size
+        return True
 
 
 class BrokerTask:
@@ -63,8 +74,10 @@ class BrokerTask:
         self.task: asyncio.Task[None] | None = None
         self.timeout_ms = BROKER_TIMEOUT_MS
         self.quiet_until = 0.0  # the broker throttles
-        self.cuts = 0  # requests in a row that were cut
         self.most_lanes = REQUEST_LANES
+        self.most_bytes = REQUEST_BYTES  # of a request: more were cut
+        self._cuts: list[int] = []  # sizes of the requests that were cut
+        self._cut_at = 0.0
         self._sleeping = True
 
     def start(self) -> None:
@@ -103,13 +116,16 @@ class BrokerTask:
             return [], None
         if self.quiet_until > now:
             return [], self.quiet_until
-        look = _Look(now, self.delivery.linger(len(self.lanes)))
+        if self._cut_at and now - self._cut_at > CUT_MEMORY_S:
+            self._cut_at, self._cuts, self.most_bytes = 0.0, [], REQUEST_BYTES
+        look = _Look(now, self.delivery.linger(len(self.lanes)), self.most_bytes, self.most_lanes)
         for lane in list(self.lanes):
-            if look.full(self.most_lanes):
-                self.wake.set()  # for the rest
+            if look.full():
+                look.go = True
                 break
             await self._consider(lane, look)
         if look.go:
+            self.wake.set()  # for the rest
             look.chosen += self._seal(look.nearly)
         for lane in look.chosen:  # the others come first next time
             if lane in self.lanes:
@@ -134,19 +150,27 @@ class BrokerTask:
         batch = lane.head
         if lane.state is State.SEALED and batch is not None and self._may_go(lane, batch):
             look.go = True
-            look.chosen.append(lane)
-            look.size += batch.size
+            if look.takes(batch.size):
+                look.chosen.append(lane)
 
     def _consider_open(self, lane: DeliveryLane, look: _Look) -> None:
         """An open batch goes when it has lingered, or is large enough."""
-        filled = lane.stored.published.position - _start(lane) >= ENOUGH
-        if not filled and lane.due > look.now:
+        cursor = lane.stored.published
+        if not cursor.index:  # a batch was opened, and there was no room for the record
+            if cursor.batch is None:
+                self.delivery.router.go_on(lane)
+            else:
+                look.later(look.now + max(look.linger, EMPTY_S))
+            return
+        size = cursor.position - _start(lane)
+        if size < ENOUGH and lane.due > look.now:
             look.later(lane.due)
             if lane.due > look.now + look.linger / 2:
                 return
         else:
             look.go = True
-        look.nearly.append(lane)
+        if look.takes(size):
+            look.nearly.append(lane)
 
     def _seal(self, lanes: list[DeliveryLane]) -> list[DeliveryLane]:
         sealed = []
@@ -168,7 +192,12 @@ class BrokerTask:
         if self.delivery.always and not batch.safe:
             self.delivery.hold_for_flush(lane)
             return False
-        return not self.delivery.hold_for_check(lane, batch)
+        if self.delivery.hold_for_check(lane, batch):
+            return False
+        if batch.count > 1 and batch.size > min(lane.most, self.most_bytes):
+            self.delivery.refused(lane, batch, "larger than what has passed")
+            return False
+        return True
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
@@ -188,34 +217,47 @@ class BrokerTask:
             limit = delivery.request_timeout_s + self.timeout_ms / 1000
             answers = await delivery.client.produce(self.node, request, apart=self.apart, timeout_s=limit)
         except kafka.NodeNotReadyError:
-            self._unanswered(lanes, batches, NOT_SENT)
+            reason = delivery.client.cause or NOT_SENT.reason
+            delivery.throttle.warn("broker_unreachable", self.node, "%s node=%d", reason, self.node)
+            self._unanswered(lanes, NOT_SENT._replace(reason=reason))
         except FAILURES as error:
-            _log.debug("request_failed node=%d error=%r", self.node, error)
-            self._unanswered(lanes, batches, LOST)
+            if any(lane.tries for lane in lanes):  # once is nothing: a broker may end a session at any time
+                delivery.throttle.warn("request_lost", self.node, "no answer node=%d error=%r", self.node, error)
+            too_large = await self.cut(self.node, sum(batch.size for batch in batches), error)
+            if too_large is not None and len(lanes) == 1:
+                delivery.too_large(lanes[0], batches[0], too_large)
+                return
+            self._unanswered(lanes, LOST)
         else:
             await self._answered(lanes, batches, answers)
 
-    def _unanswered(self, lanes: list[DeliveryLane], batches: list[Batch], outcome: Outcome) -> None:
-        reason = self.delivery.client.cause if outcome is NOT_SENT else None
-        if outcome is LOST:
-            self.cuts += 1
-            if self.cuts >= CUTS:
-                self._shrink(lanes, batches)
+    def _unanswered(self, lanes: list[DeliveryLane], outcome: Outcome) -> None:
         for lane in lanes:
-            self.delivery.failed(lane, outcome._replace(reason=reason or outcome.reason))
+            self.delivery.failed(lane, outcome, logged=True)
         self.delivery.client.stale = True
 
-    def _shrink(self, lanes: list[DeliveryLane], batches: list[Batch]) -> None:
-        """Three requests in a row were cut: fewer lanes a request, then smaller batches, for brokers with a limit."""
-        self.cuts = 0
-        if len(lanes) > 1:
-            self.most_lanes = max(1, len(lanes) // 2)
-            return
-        self.delivery.too_large(lanes[0], batches[0], "the broker cuts the connection: see socket.request.max.bytes")
+    async def cut(self, node: int, size: int, error: BaseException) -> str | None:
+        """Remember a request that was cut; once there are enough, what is wrong with them.
+
+        A broker closes the connection at a request that is above its limit (``socket.request.max.bytes``), and says
+        nothing; one that answers a small one right away is well otherwise.
+        """
+        closed = isinstance(error, kafka.KafkaConnectionError | ConnectionError | RuntimeError)
+        if not closed or size < CUT_LEAST or not await self.delivery.client.answers(node):
+            return None
+        self._cuts.append(size)
+        self._cut_at = self.delivery.now()
+        if len(self._cuts) < CUTS:
+            return None
+        size = min(self._cuts)
+        self._cuts, self.most_bytes = [], max(CUT_LEAST, min(size, self.most_bytes) // 2)
+        reason = f"the broker closes the connection at a request of {size} bytes: see its socket.request.max.bytes"
+        self.delivery.throttle.warn("request_too_large", node, "%s node=%d next=%d", reason, node, self.most_bytes)
+        return reason
 
     async def _answered(self, lanes: list[DeliveryLane], batches: list[Batch], answers: Answers) -> None:
         delivery = self.delivery
-        self.cuts = 0
+        self._passed(sum(batch.size for batch in batches))
         if answers.throttle_ms > 0:
             self.quiet_until = delivery.now() + answers.throttle_ms / 1000
             delivery.throttled(self.node, answers.throttle_ms)
@@ -236,10 +278,15 @@ class BrokerTask:
             if outcome.action is not Action.DONE:
                 self._refused(lane, batch, outcome, others=bool(passed))
 
+    def _passed(self, size: int) -> None:
+        """A request was answered: smaller ones were cut for another reason."""
+        self._cuts = [one for one in self._cuts if one > size]
+        self.delivery.throttle.over("broker_unreachable", self.node, "the broker is reached again node=%d", self.node)
+        self.delivery.throttle.over("request_lost", self.node, "the broker answers again node=%d", self.node)
+
     def _adapt(self, *, passed: bool, late: bool) -> None:
         if passed:
             self.timeout_ms = BROKER_TIMEOUT_MS
-            self.most_lanes = min(REQUEST_LANES, self.most_lanes + 1)
         elif late:  # the broker is slow, or all its partitions wait: no lane is in trouble beside the others
             self.timeout_ms = min(2 * self.timeout_ms, BROKER_TIMEOUT_MAX_MS)
 

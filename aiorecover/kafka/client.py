@@ -7,42 +7,30 @@ one, failures are kept with their cause, credentials that fail back off, and met
 import asyncio
 import contextlib
 import random
-import socket
-import ssl
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from aiokafka import errors as kafka
-from aiokafka.abc import AbstractTokenProvider
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
-from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
-from aiorecover.errors import DeliveryError
+from aiorecover.errors import DeliveryError, WalDestinationError
+from aiorecover.kafka.handshake import CREDENTIALS, FAILURES, Link, Patience, Tokens, explain, explain_closed
+from aiorecover.kafka.outcomes import outcome_of
 from aiorecover.kafka.produce import Answers, ProduceRequest
 
-CONNECT_S = 10.0  # TCP, TLS and the negotiation of versions
-TOKEN_S = 60.0  # beside that, what a token provider may take: some ask a person, or a slow identity service
+__all__ = ["FAILURES", "Client", "ConnectError", "Metadata", "TopicMetadata"]
+
+ANSWER_S = 15.0  # for a request that needs a connection first
+ASK_S = 60.0
+LOADING_CODES = frozenset({14, 15, 16})  # a coordinator that is loading, not there yet, or another one
+LOADING_PAUSE_S = 0.1
 METADATA_S = 5.0  # for one broker's answer; then another one is asked
 AUTH_PAUSE_S = 10.0  # after a refused login, doubled up to the next: brokers lock accounts
 AUTH_PAUSE_MAX_S = 120.0
 TRANSACTION_TIMEOUT_MAX = (1 << 31) - 1  # what InitProducerId gets where there is no transaction
-FAILURES = (kafka.KafkaError, OSError, RuntimeError, asyncio.TimeoutError)  # RuntimeError: uvloop's closed transports
-
-_AUTH = (
-    kafka.AuthenticationFailedError,
-    kafka.SaslAuthenticationFailed,
-    kafka.UnsupportedSaslMechanismError,
-    kafka.IllegalSaslStateError,
-    kafka.AuthenticationMethodNotSupported,
-)
-
-
-class TokenError(kafka.KafkaError):
-    """The caller's token provider gave no token."""
 
 
 class ConnectError(DeliveryError):
@@ -63,29 +51,6 @@ class Metadata:
     cluster_id: str | None = None
     brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
     topics: dict[str, TopicMetadata] = field(default_factory=dict)
-
-
-class _Tokens(AbstractTokenProvider):
-    """The caller's token provider, with a limit, and named where it fails."""
-
-    def __init__(self, provider: AbstractTokenProvider) -> None:
-        self._provider = provider
-
-    async def token(self) -> str:
-        try:
-            async with asyncio.timeout(TOKEN_S):
-                found = await self._provider.token()
-        except TimeoutError:
-            raise TokenError(f"sasl_oauth_token_provider gave no token within {TOKEN_S:.0f} s") from None
-        except Exception as error:
-            raise TokenError(f"sasl_oauth_token_provider raised {type(error).__qualname__}") from error
-        if not isinstance(found, str) or not found:
-            raise TokenError(f"sasl_oauth_token_provider gave no text type={type(found).__qualname__}")
-        return found
-
-    def extensions(self) -> dict[str, str]:
-        found: dict[str, str] = self._provider.extensions()
-        return found
 
 
 class _Wire(AIOKafkaClient):
@@ -125,8 +90,9 @@ class _Wire(AIOKafkaClient):
             self._client.stale = True
             return None
         connection = await self._client.connect_to(*address, advertised=True, on_close=self._on_connection_closed)
-        if connection is not None:
-            self._conns[node_id, group] = connection
+        if connection is None or await self._client.ask_cluster(connection) is None:
+            return None
+        self._conns[node_id, group] = connection
         return connection
 
     async def close(self) -> None:
@@ -148,16 +114,20 @@ class Client:
 
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        """``options``: aiokafka's, for its client."""
+    def __init__(
+        self, options: Mapping[str, Any], check_cluster: Callable[[str | None], None] = lambda _: None
+    ) -> None:
+        """``options``: aiokafka's, for its client; ``check_cluster`` raises where a cluster's id is a wrong one."""
         self.options = dict(options)
         if self.options.get("sasl_oauth_token_provider") is not None:
-            self.options["sasl_oauth_token_provider"] = _Tokens(self.options["sasl_oauth_token_provider"])
+            self.options["sasl_oauth_token_provider"] = Tokens(self.options["sasl_oauth_token_provider"])
         self.options["metadata_max_age_ms"] = TRANSACTION_TIMEOUT_MAX
         self.metadata = Metadata()
         self.stale = True
         self.cause: str | None = None
+        self._check_cluster = check_cluster
         self._wire: _Wire | None = None
+        self._patience = Patience()
         self._auth_pause = AUTH_PAUSE_S
         self._not_before = 0.0
 
@@ -173,86 +143,71 @@ class Client:
         """Seconds for which no connection is tried, since credentials have failed; 0 where one may be."""
         return max(0.0, self._not_before - asyncio.get_running_loop().time())
 
-    async def connect_to(self, host: str, port: int, *, advertised: bool, on_close: Any = None) -> Any:
+    async def connect_to(self, host: str, port: int, *, advertised: bool, on_close: Any = None) -> Link | None:
         """Return a new connection, or None with `cause` set."""
         if self.pause:
             return None
-        wire = self.wire
-        limit = CONNECT_S + (TOKEN_S if self.options.get("sasl_oauth_token_provider") is not None else 0.0)
-        names = ("client_id", "ssl_context", "security_protocol", "sasl_mechanism", "sasl_plain_username")
-        more = ("sasl_plain_password", "sasl_kerberos_service_name", "sasl_kerberos_domain_name")
-        options = {
-            name: self.options[name] for name in (*names, *more, "sasl_oauth_token_provider") if name in self.options
-        }
+        link = Link(host, port, self.options, on_close or self.wire._on_connection_closed)  # noqa: SLF001
         try:
-            connection = await asyncio.wait_for(
-                create_conn(
-                    host,
-                    port,
-                    request_timeout_ms=self.options.get("request_timeout_ms", 40_000),
-                    max_idle_ms=self.options.get("connections_max_idle_ms", 540_000),
-                    on_close=on_close or wire._on_connection_closed,  # noqa: SLF001
-                    **options,
-                ),
-                limit,
-            )
-        except (*FAILURES, TokenError, AssertionError) as error:
-            self.cause = self._explain(error, host, port, advertised=advertised)
-            if isinstance(error, (*_AUTH, TokenError)):
+            await link.open(self._patience.limit_s((host, port)))
+        except (*FAILURES, AssertionError, ValueError, struct.error) as error:
+            self.cause = explain(error, link, self.options, advertised=advertised)
+            self._patience.enter((host, port), slow=isinstance(error, TimeoutError))
+            if isinstance(error, CREDENTIALS) and not self.pause:
                 pause = self._auth_pause * random.uniform(1.0, 1.2)
                 self._not_before = asyncio.get_running_loop().time() + pause
                 self._auth_pause = min(2 * self._auth_pause, AUTH_PAUSE_MAX_S)
             return None
         self._auth_pause = AUTH_PAUSE_S
-        return connection
+        self._patience.enter((host, port), slow=False)
+        return link
 
-    def _explain(self, error: BaseException, host: str, port: int, *, advertised: bool) -> str:
-        address = f"{host}:{port}"
-        if isinstance(error, TokenError):
-            return str(error.args[0])
-        if isinstance(error, _AUTH):
-            return f"kafka refuses the credentials: mend them broker={address} error={error}"
-        if isinstance(error, ssl.SSLError):
-            return f"no TLS with the broker: check ssl_context and the port broker={address} error={error.reason}"
-        if isinstance(error, (kafka.KafkaConnectionError, struct.error, AssertionError)):
-            secured = str(self.options.get("security_protocol", "PLAINTEXT")).endswith("SSL")
-            hint = "it is not Kafka" if secured else "it wants TLS (security_protocol), or it is not Kafka"
-            return f"the broker closes the connection before it answers: perhaps {hint} broker={address}"
-        reason = _reason(error)
-        if advertised:
-            return f"kafka advertises {address}, which cannot be reached: {reason}"
-        return f"{address} cannot be reached: {reason}"
+    async def ask_cluster(self, link: Link) -> Any:
+        """Return the metadata of a new connection's cluster, or None with `cause` set: nothing else may be sent there.
+
+        The connection is closed then.
+        """
+        try:
+            answer = await asyncio.wait_for(link.send(MetadataRequest([])), METADATA_S)
+            self._check_cluster(_cluster_id(answer))
+        except WalDestinationError as error:
+            self.cause = str(error)
+        except TimeoutError as error:
+            self.cause = explain(error, link, self.options, advertised=False)
+        except FAILURES:
+            self.cause = explain_closed(link)
+        except BaseException:
+            link.close()  # type: ignore[no-untyped-call]
+            raise
+        else:
+            return answer
+        link.close()  # type: ignore[no-untyped-call]
+        return None
 
     async def bootstrap(self) -> None:
         """Reach one of the servers, and learn the brokers from it.
 
         Raises:
-            ConnectError: none of them was reached, or answered.
+            ConnectError: none of them was reached, or answered, or belongs to the right cluster.
 
         """
-        causes = []
+        causes: dict[str, str] = {}
         hosts = list(self.wire.hosts)
         random.shuffle(hosts)
         for host, port, _ in hosts:
-            connection = await self.connect_to(host, port, advertised=False)
-            if connection is None:
-                causes.append(self.cause or "its credentials were refused a moment ago")
-                if self.pause:
-                    break
-                continue
-            try:
-                answer = await asyncio.wait_for(connection.send(MetadataRequest([])), METADATA_S)
-            except FAILURES as error:
-                causes.append(self._explain(error, host, port, advertised=False))
-                continue
-            finally:
-                connection.close()
-            self._learn(answer, set())
-            if self.metadata.brokers:
-                self.cause = None
-                return
-            causes.append(f"{host}:{port} knows no brokers yet")
-        self.cause = causes[0] if causes else "bootstrap_servers names no server"
+            link = await self.connect_to(host, port, advertised=False)
+            answer = None if link is None else await self.ask_cluster(link)
+            if link is not None and answer is not None:
+                link.close()  # type: ignore[no-untyped-call]
+                self._learn(answer, set())
+                if self.metadata.brokers:
+                    self.cause = None
+                    return
+                self.cause = f"{host}:{port} knows no brokers yet"
+            causes[f"{host}:{port}"] = self.cause or "the credentials were refused a moment ago"
+            if self.pause:
+                break
+        self.cause = _worst(causes)
         raise ConnectError(f"kafka is not reached: {self.cause}", persisted="not")
 
     async def refresh(self, topics: Iterable[str], *, create: bool) -> Metadata:
@@ -262,6 +217,7 @@ class Client:
 
         Raises:
             ConnectError: no broker answered.
+            WalDestinationError: another cluster did.
 
         """
         wanted = set(topics)
@@ -281,10 +237,10 @@ class Client:
         raise ConnectError("kafka is not reached: the brokers known before do not answer", persisted="not")
 
     def _learn(self, answer: Any, wanted: set[str]) -> None:
-        version = answer.API_VERSION
+        found = _cluster_id(answer)
+        self._check_cluster(found)
+        self.metadata.cluster_id = found or self.metadata.cluster_id
         self.metadata.brokers = {broker[0]: (broker[1], broker[2]) for broker in answer.brokers}
-        if version >= 2 and answer.cluster_id:  # noqa: PLR2004 - since version 2
-            self.metadata.cluster_id = answer.cluster_id
         for entry in answer.topics:
             code, topic, partitions = entry[0], entry[1], entry[-1]
             if topic in wanted:
@@ -299,16 +255,22 @@ class Client:
         """
         limit = timeout_ms or TRANSACTION_TIMEOUT_MAX
         request = InitProducerIdRequest(transactional_id, limit)  # type: ignore[arg-type]  # null: no transactions
-        for node in self.metadata.brokers:
-            with contextlib.suppress(*FAILURES):
-                answer = await asyncio.wait_for(self.wire.send(node, request), CONNECT_S + METADATA_S)
-                if answer.error_code == 0:
-                    return answer.producer_id, answer.producer_epoch
-                self.cause = f"kafka gives no producer id: {kafka.for_code(answer.error_code).__name__}"
-        raise ConnectError(f"kafka is not reached: {self.cause}", persisted="not")
+        until = asyncio.get_running_loop().time() + ANSWER_S
+        while True:
+            codes = set()
+            for node in self.metadata.brokers:
+                with contextlib.suppress(*FAILURES):
+                    answer = await asyncio.wait_for(self.wire.send(node, request), ANSWER_S)
+                    if answer.error_code == 0:
+                        return answer.producer_id, answer.producer_epoch
+                    codes.add(answer.error_code)
+                    self.cause = f"kafka gives no producer id: {outcome_of(answer.error_code).reason}"
+            if not codes & LOADING_CODES or asyncio.get_running_loop().time() > until:
+                raise ConnectError(f"kafka is not reached: {self.cause}", persisted="not")
+            await asyncio.sleep(LOADING_PAUSE_S)  # a broker that has just started
 
     async def produce(self, node: int, request: ProduceRequest, *, apart: bool, timeout_s: float) -> Answers:
-        """Send a request; ``apart``: through the second connection to the broker.
+        """Send a request, once; ``apart``: through the second connection to the broker.
 
         Raises:
             NodeNotReadyError: nothing was sent.
@@ -316,8 +278,19 @@ class Client:
 
         """
         group = ConnectionGroup.COORDINATION if apart else ConnectionGroup.DEFAULT
-        answer: Answers = await asyncio.wait_for(self.wire.send(node, request, group=group), timeout_s)
+        try:
+            answer: Answers = await asyncio.wait_for(self.wire.send(node, request, group=group), timeout_s)
+        finally:
+            request.forget()
         return answer
+
+    async def answers(self, node: int) -> bool:
+        """Whether a broker answers a small question at once."""
+        try:
+            await asyncio.wait_for(self.wire.send(node, MetadataRequest([])), METADATA_S)
+        except FAILURES:
+            return False
+        return True
 
     async def coordinator(self, kind: CoordinationType, key: str) -> int:
         """Return the node that coordinates a group or a transactional id.
@@ -326,12 +299,12 @@ class Client:
             KafkaError, OSError, RuntimeError, TimeoutError: it is not known yet.
 
         """
-        node: int = await asyncio.wait_for(self.wire.coordinator_lookup(kind, key), CONNECT_S + METADATA_S)
+        node: int = await asyncio.wait_for(self.wire.coordinator_lookup(kind, key), ANSWER_S)
         return node
 
     async def ask(self, node: int, request: Any) -> Any:
         """Send any other request, through the second connection."""
-        return await asyncio.wait_for(self.wire.send(node, request, group=ConnectionGroup.COORDINATION), TOKEN_S)
+        return await asyncio.wait_for(self.wire.send(node, request, group=ConnectionGroup.COORDINATION), ASK_S)
 
     async def close(self) -> None:
         """Close every connection; a second time it does nothing."""
@@ -340,9 +313,12 @@ class Client:
             await wire.close()
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, socket.gaierror):
-        return "the name is not known"
-    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
-        return "no answer in time"
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+def _cluster_id(answer: Any) -> str | None:
+    return answer.cluster_id if answer.API_VERSION >= 2 else None  # noqa: PLR2004 - since version 2
+
+
+def _worst(causes: Mapping[str, str]) -> str:
+    """Return the first cause by address, so that a log line repeats; another cluster is worth more than silence."""
+    if not causes:
+        return "bootstrap_servers names no server"
+    return min(causes.items(), key=lambda one: ("cluster" not in one[1], one[0]))[1]

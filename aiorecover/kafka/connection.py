@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from aiorecover.kafka.delivery import Delivery
 
 PAUSE_S = 0.05  # between two looks for leaders that are not known, doubled up to the next
+NOT_THERE = 3  # Kafka's code
 PAUSE_MAX_S = 1.0  # so delivery goes on within a second
 
 
@@ -48,12 +49,8 @@ class Connection:
                 if not self.connected:
                     await self._connect()
                 settled = await self._refresh()
-            except ConnectError as error:
+            except (ConnectError, WalDestinationError) as error:
                 self._unreached(str(error))
-                settled = False
-            except WalDestinationError as error:
-                self._unreached(str(error))
-                pause = PAUSE_MAX_S
                 settled = False
             if settled:
                 pause = PAUSE_S
@@ -79,7 +76,7 @@ class Connection:
 
     async def _connect(self) -> None:
         await self.delivery.client.bootstrap()
-        await self._check_cluster()
+        await self._remember_cluster()
         self.producer = await self.delivery.client.new_producer()
         self.connected = True
         self._reached()
@@ -89,25 +86,25 @@ class Connection:
         self.cause = None
         self.delivery.throttle.over("kafka_unreachable", "kafka", "kafka is reached again")
 
-    async def _check_cluster(self) -> None:
-        """Compare the cluster with the one that the records belong to; remember the first one.
+    def check_cluster(self, found: str | None) -> None:
+        """Compare a cluster with the one that the records belong to.
 
         Raises:
             WalDestinationError: it is another one: nothing is sent.
 
         """
-        found, checkpoint = self.delivery.client.metadata.cluster_id, self.delivery.ring.checkpoint
-        if found is None:
-            return
-        if self.delivery.options.cluster_id is not None:
-            if found != self.delivery.options.cluster_id:
-                raise WalDestinationError(
-                    "kafka is not the cluster that the option cluster_id names, nothing is sent: mend one of the two "
-                    f"found={found!r} cluster_id={self.delivery.options.cluster_id!r}"
-                )
-        else:
-            self.delivery.ring.directory.check_destination(checkpoint.name, None, found)
-        if checkpoint.cluster_id != found:
+        named, known = self.delivery.options.cluster_id, self.delivery.ring.checkpoint
+        if named is None and found is not None:
+            self.delivery.ring.directory.check_destination(known.name, None, found)
+        elif named is not None and found != named:
+            raise WalDestinationError(
+                "kafka is not the cluster that the option cluster_id names, nothing is sent: mend one of the two "
+                f"found={found!r} cluster_id={named!r}"
+            )
+
+    async def _remember_cluster(self) -> None:
+        found = self.delivery.client.metadata.cluster_id
+        if found is not None and self.delivery.ring.checkpoint.cluster_id != found:
             await asyncio.to_thread(self.delivery.ring.remember_cluster, found)
 
     async def _refresh(self) -> bool:
@@ -123,9 +120,9 @@ class Connection:
         for names, create in ((waiting, True), (recent, False)):
             if names:
                 await self.delivery.client.refresh(names, create=create)
-                await self._check_cluster()
+                await self._remember_cluster()
                 for name in names:
-                    self._learn(name)
+                    await self._learn(name)
         self._reached()
         router.settle_homeless()
         return not router.homeless and not any(
@@ -133,10 +130,12 @@ class Connection:
             for topic in router.topics.values()
         )
 
-    def _learn(self, name: str) -> None:
+    async def _learn(self, name: str) -> None:
         topic, found = self.delivery.router.topics[name], self.delivery.client.metadata.topics.get(name)
         if found is None or (found.code and not found.leaders):
-            topic.error = _topic_error(name, found.code if found is not None else 3)
+            code = NOT_THERE if found is None else found.code
+            if code != NOT_THERE or topic.error is None:
+                topic.error = (code == NOT_THERE and await self._collision(name)) or _topic_error(name, code)
             if topic.busy:
                 self.delivery.throttle.warn("topic_unavailable", name, "%s", topic.error)
             return
@@ -148,12 +147,19 @@ class Connection:
                 lane.error = f"the topic has no such partition lane={lane.stored} partitions={topic.count}"
                 self.delivery.throttle.warn("partition_missing", lane.stored, "%s", lane.error)
 
+    async def _collision(self, name: str) -> str | None:
+        """Say which topic keeps the cluster from making this one: to Kafka, '.' and '_' are the same."""
+        others = {name.replace(".", "_"), name.replace("_", ".")} - {name}
+        found = (await self.delivery.client.refresh(others, create=False)).topics if others else {}
+        there = [other for other in others if other in found and found[other].leaders]
+        return f"the topic cannot be made: its name collides with {there[0]} topic={name}" if there else None
+
 
 def _topic_error(name: str, code: int) -> str:
     reasons = {
-        3: "the topic is not there: make it, or let the cluster make topics by itself",
+        NOT_THERE: "the topic is not there: make it, or let the cluster make topics by itself",
         5: "the topic is being made",
-        17: "kafka refuses the topic: internal, or its name collides with another one ('.' is '_')",
+        17: "kafka refuses the name: perhaps it collides with another topic's, where '.' and '_' are the same",
         29: "not authorized: grant Describe and Write on the topic",
     }
     return f"{reasons.get(code, f'kafka answers with error code {code}')} topic={name}"

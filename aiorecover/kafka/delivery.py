@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from aiorecover.errors import WalIOError
+from aiorecover.errors import DeliveryError, WalIOError
 from aiorecover.kafka.broker_task import BrokerTask
 from aiorecover.kafka.client import Client
 from aiorecover.kafka.compression import compressed_payload
@@ -15,10 +15,10 @@ from aiorecover.kafka.connection import PAUSE_S, Connection
 from aiorecover.kafka.lanes import DeliveryLane, Event
 from aiorecover.kafka.lanes import State as Lanes
 from aiorecover.kafka.log_throttle import LogThrottle
-from aiorecover.kafka.outcomes import Action, Outcome, Persisted
+from aiorecover.kafka.outcomes import UNREAD, Action, Outcome, Persisted
 from aiorecover.kafka.produce import ProduceRequest, payload
 from aiorecover.kafka.recovery_check import RecoveryCheck
-from aiorecover.kafka.rewrite import Rewriter
+from aiorecover.kafka.rewrite import FULL, Rewriter
 from aiorecover.kafka.router import Partitioner, Router, Topic
 from aiorecover.kafka.transactions import TransactionTask
 from aiorecover.kafka.waiters import Waiters
@@ -33,6 +33,7 @@ LINGER_MAX_S = 0.25
 STALL_S = 5.0  # before a lane is tried again whose rights or topic somebody has to mend
 SEQUENCES = 1 << 31  # Kafka's sequences wrap there (R13)
 EPOCHS = 32_000  # producer epochs of a lane: below the 15 bits of Kafka's; then the next Kafka producer id
+SMALL_BATCH = 1024  # bytes: smaller ones are not made on purpose
 SLICE = 32  # batches between two turns for the loop
 CANCEL_AGAIN_S = 0.05
 
@@ -54,6 +55,7 @@ class DeliveryOptions:
     halt: bool = False  # a record that is refused for good halts its lane
     check: bool = True  # look in Kafka for what may have been sent before (R11)
     cluster_id: str | None = None
+    dead_letter_topic: str | None = None  # dead letters are published there, too
     partitioner: Partitioner | None = None
     transactional_id: str | None = None  # exactly once, in transactions of this id
     transaction_timeout_ms: int = 60_000
@@ -86,19 +88,20 @@ class Delivery:
         self.always, self.request_timeout_s = options.always, options.request_timeout_s
         self.listener: Listener | None = None
         self.reports = False  # the listener wants to hear of each batch
-        self.client = Client(options.client)
+        self.connection = Connection(self)
+        self.client = Client(options.client, self.connection.check_cluster)
         self.throttle = LogThrottle(ring.files.monotonic)
         self.router = Router(self, options.partitioner)
         self.rewriter = Rewriter(self)
         self.checker = RecoveryCheck(self)
-        self.connection = Connection(self)
         self.waiters = Waiters(self)
         self.failure: BaseException | None = None
         self.delivered = self.dead_lettered = self.requests = self.errors = 0
         self.hurried = 0  # callers that wait for all to be delivered: nothing lingers
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._unflushed: set[DeliveryLane] = set()
-        self._gated: set[DeliveryLane] = set()
+        self._unflushed: dict[DeliveryLane, None] = {}
+        self._gated: dict[DeliveryLane, None] = {}
+        self._loading: dict[DeliveryLane, asyncio.Event] = {}  # set at the end of `load`
 
     def now(self) -> float:
         """The loop's time, in seconds."""
@@ -113,8 +116,10 @@ class Delivery:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
+        if not task.cancelled():
             self.stop_delivering(task.exception())
+        elif not self.ring.closing:
+            self.stop_delivering(DeliveryError("a task of the library was cancelled", persisted="not"))
 
     def stop_delivering(self, error: BaseException | None) -> None:
         """Send nothing more: a fault of ours, of the disk, or another owner of the directory."""
@@ -171,12 +176,19 @@ class Delivery:
     async def load(self, lane: DeliveryLane) -> None:
         """Have objects for a lane's next batches."""
         stored = lane.stored
+        while (other := self._loading.get(lane)) is not None:
+            await other.wait()
         if stored.later and (stored.short or not stored.loaded):
-            if all(segment.mapping is not None for segment in list(stored.later)[:2]):
-                ahead = read_ahead(self.ring, stored)
-            else:
-                ahead = await asyncio.to_thread(read_ahead, self.ring, stored)
-            take_ahead(self.ring, stored, ahead)
+            loaded = self._loading[lane] = asyncio.Event()
+            try:
+                if all(segment.mapping is not None for segment in list(stored.later)[:2]):
+                    ahead = read_ahead(self.ring, stored)
+                else:
+                    ahead = await asyncio.to_thread(read_ahead, self.ring, stored)
+                take_ahead(self.ring, stored, ahead)
+            finally:
+                del self._loading[lane]
+                loaded.set()
             if lane.state is Lanes.SEALED and lane.contents() is not Event.NEXT_SEALED:
                 self.router.go_on(lane)
                 self.waiters.check()
@@ -184,20 +196,20 @@ class Delivery:
     def hold_for_gate(self, lane: DeliveryLane) -> None:
         """Wait until the topic's older records have their partitions (R9)."""
         self._hold(lane)
-        self._gated.add(lane)
+        self._gated[lane] = None
 
     def open_gate(self, topic: Topic) -> None:
         """Older records of the topic have their partitions now."""
         for lane in [lane for lane in self._gated if lane.topic is topic]:
-            self._gated.discard(lane)
+            del self._gated[lane]
             self.router.go_on(lane)
 
     def hold_for_flush(self, lane: DeliveryLane) -> None:
         """Wait for a flush that covers the lane's oldest batch (R7)."""
         self._hold(lane)
-        if not self._unflushed:
+        self._unflushed[lane] = None
+        if len(self._unflushed) == 1:
             self.spawn(self._await_flush(), "aiorecover-flushed")
-        self._unflushed.add(lane)
 
     async def _await_flush(self) -> None:
         try:
@@ -205,7 +217,7 @@ class Delivery:
         except WalIOError:
             self._unflushed.clear()  # poisoned: what is not covered is not sent in this life
             return
-        lanes, self._unflushed = self._unflushed, set()
+        lanes, self._unflushed = self._unflushed, {}
         for lane in lanes:
             self.router.go_on(lane)
 
@@ -223,9 +235,11 @@ class Delivery:
         return True
 
     async def _check(self, lane: DeliveryLane) -> None:
-        await self.checker.look(lane)
-        self.router.go_on(lane)
-        self.waiters.check()
+        if await self.checker.look(lane):
+            self.router.go_on(lane)
+            self.waiters.check()
+        else:
+            self.failed(lane, UNREAD)
 
     def _hold(self, lane: DeliveryLane) -> None:
         self.router.displace(lane)
@@ -316,20 +330,16 @@ class Delivery:
         self.delivered += batch.count if batch.kind == 0 else 0
         self.ring.finish(batch, Stored.SETTLED)
         lane.acknowledged = True
+        self.renew(lane)
 
-    def failed(self, lane: DeliveryLane, outcome: Outcome) -> None:
-        """Send the lane's oldest batch again later."""
+    def failed(self, lane: DeliveryLane, outcome: Outcome, *, logged: bool = False) -> None:
+        """Send the lane's oldest batch again later; ``logged``: a line about the whole request says why."""
         lane.tries += 1
         lane.doubt = lane.doubt or outcome.persisted is not Persisted.NOT
         lane.error = outcome.reason
-        self.throttle.warn(
-            "delivery_failed",
-            lane.stored,
-            "%s: it is sent again lane=%s tries=%d",
-            outcome.reason,
-            lane.stored,
-            lane.tries,
-        )
+        if not logged:
+            message = "%s: it is sent again lane=%s tries=%d"
+            self.throttle.warn("delivery_failed", lane.stored, message, outcome.reason, lane.stored, lane.tries)
         pause = min(self.options.backoff_max_s, self.options.backoff_s * 2 ** min(lane.tries - 1, 16))
         if outcome.action is Action.STALL:
             pause = max(pause, STALL_S)
@@ -343,8 +353,9 @@ class Delivery:
             self.router.place(lane)
 
     def too_large(self, lane: DeliveryLane, batch: Batch, reason: str) -> None:
-        """Halve a batch, or bury the one record that is too large."""
-        lane.most = batch.size // 2
+        """Halve a batch, and those that come after it, or bury the one record that is too large."""
+        if batch.count > 1:
+            lane.most = min(lane.most, max(SMALL_BATCH, batch.size // 2))
         self.refused(lane, batch, reason)
 
     def refused(self, lane: DeliveryLane, batch: Batch, reason: str) -> None:
@@ -353,15 +364,21 @@ class Delivery:
         self._hold(lane)
         self.spawn(self.rewriter.refused(lane, batch, reason), "aiorecover-rewrite")
 
+    def renew(self, lane: DeliveryLane, *, producer_lost: bool = False) -> None:
+        """Send what comes next under another identity: sequences of the last one may be in Kafka (R13)."""
+        if lane.producer is None or self.options.transactional_id is not None:  # transactions begin with a new epoch
+            return
+        if producer_lost or lane.producer[1] >= EPOCHS:
+            lane.producer = None
+            self.connection.lost_producer()
+        else:
+            lane.producer, lane.sequence = (lane.producer[0], lane.producer[1] + 1), 0
+
     def lost_identity(self, lane: DeliveryLane, batch: Batch, outcome: Outcome) -> None:
         """Give a batch another identity; where an attempt may have persisted it, look for it first (R11, R13)."""
         doubt = lane.doubt
         batch.identity = None
-        if lane.producer is not None and lane.producer[1] < EPOCHS and outcome.action is not Action.NEW_PRODUCER:
-            lane.producer, lane.sequence = (lane.producer[0], lane.producer[1] + 1), 0
-        else:
-            lane.producer = None
-            self.connection.lost_producer()
+        self.renew(lane, producer_lost=outcome.action is Action.NEW_PRODUCER)
         lane.error = outcome.reason
         self.throttle.warn("identity_lost", lane.stored, "%s: it gets another one lane=%s", outcome.reason, lane.stored)
         if doubt and self.options.check:
@@ -372,7 +389,7 @@ class Delivery:
 
     def throttled(self, node: int, ms: int) -> None:
         """A broker wants no more for a while: a quota."""
-        self.throttle.warn("kafka_throttles", node, "a quota is used up: delivery slows down node=%d ms=%d", node, ms)
+        self.throttle.warn("kafka_throttles", node, "throttled: a quota is used up node=%d ms=%d", node, ms)
 
     async def partitions_of(self, name: str) -> set[int]:
         """Return a topic's partitions, as soon as Kafka says them."""
@@ -386,16 +403,31 @@ class Delivery:
 
     def expire_before(self, moment: float) -> None:
         """Bury what was accepted before ``moment``, Unix seconds, and is neither in flight nor held."""
+        if self.rewriter.dead_is_full:
+            self.throttle.warn("dead_letters_full", "ring", "%s: records that are too old wait", FULL)
+            return
         for lane in list(self.router.lanes.values()):
+            if lane.topic.unassigned is lane and self.rewriter.is_assigning(lane.topic):
+                continue
             cursor = lane.stored.published
             if cursor.batch is not None and cursor.index and cursor.batch.accepted_at < moment:
                 cursor.seal()
             batch = lane.head
             waits = lane.state in (Lanes.SEALED, Lanes.BACKING_OFF) or lane.topic.unassigned is lane
-            if batch is None or batch.accepted_at >= moment or not waits or lane.state is Lanes.HELD:
-                continue
-            self._hold(lane)
-            self.spawn(self.rewriter.expire(lane, batch), "aiorecover-expire")
+            unread = batch is None and bool(lane.stored.later)  # no broker's task has asked for it yet
+            old = batch is not None and batch.accepted_at < moment
+            if waits and lane.state is not Lanes.HELD and (old or unread):
+                self._hold(lane)
+                self.spawn(self._expire(lane, moment), "aiorecover-expire")
+
+    async def _expire(self, lane: DeliveryLane, moment: float) -> None:
+        """Bury a lane's oldest batch where it is too old; the lane is held."""
+        await self.load(lane)
+        batch = lane.head
+        if batch is not None and batch.accepted_at < moment:
+            await self.rewriter.expire(lane, batch)
+        else:
+            self.router.go_on(lane)
 
     def troubles(self) -> Iterable[str]:
         """Say what holds records up, the worst first."""
@@ -407,6 +439,9 @@ class Delivery:
         for lane in self.router.in_trouble():
             if not lane.stored.idle:
                 yield f"{lane.error} lane={lane.stored}"
+        for task in self.router.tasks.values():
+            if task.quiet_until > self.now():
+                yield f"throttled: a quota is used up, delivery goes on more slowly node={task.node}"
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:

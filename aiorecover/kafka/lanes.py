@@ -77,6 +77,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
     }
 )
 
+NO_LIMIT: Final = 1 << 62
 WAITING: Final = frozenset({State.FILLING, State.SEALED, State.BACKING_OFF})  # a broker task looks at these
 
 
@@ -92,7 +93,7 @@ class DeliveryLane:
         doubt: an attempt of the oldest batch may have persisted it.
         producer, sequence: what its next batch is sent under: Kafka producer id and epoch, base sequence.
         error: what the last failure was; None: it gets through.
-        most: bytes of records that have passed, where more did not; 0: not known.
+        most: bytes of a batch that may pass; larger ones were refused, and are halved before they are sent.
 
     """
 
@@ -123,7 +124,7 @@ class DeliveryLane:
         self.producer: tuple[int, int] | None = None
         self.sequence = 0
         self.error: str | None = None
-        self.most = 0
+        self.most = NO_LIMIT
 
     def __repr__(self) -> str:
         """Name topic, partition and state."""

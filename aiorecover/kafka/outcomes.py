@@ -75,11 +75,13 @@ OUTCOMES: Final[dict[int, Outcome]] = {
     17: Outcome(Action.STALL, _NOT, "kafka takes no records for this topic: its name is invalid, or it is internal"),
     21: Outcome(Action.STALL, _NOT, "the broker refuses acks=all"),
     29: Outcome(Action.STALL, _NOT, "not authorized: grant Write on the topic"),
-    31: Outcome(Action.STALL, _NOT, "not authorized: grant IdempotentWrite on the cluster"),
+    30: Outcome(Action.STALL, _NOT, "not authorized: grant Read on the group of the transactional id"),
+    31: Outcome(Action.STALL, _NOT, "not authorized: grant Write on a topic, or IdempotentWrite on the cluster"),
     35: Outcome(Action.STALL, _NOT, "the broker does not know this version of the request"),
     42: Outcome(Action.STALL, _NOT, "the broker does not understand the request"),
     43: Outcome(Action.STALL, _NOT, "the topic's message format is too old: raise log.message.format.version"),
-    53: Outcome(Action.STALL, _NOT, "not authorized: grant Write on the transactional id"),
+    50: Outcome(Action.STALL, _NOT, "the brokers allow no transaction that long: lower transaction_timeout_ms"),
+    53: Outcome(Action.STALL, _NOT, "not authorized: grant Write and Describe on the transactional id"),
     76: Outcome(Action.STALL, _NOT, "the topic does not take this compression: change compression_type"),
     # the records
     10: Outcome(Action.SPLIT, _NOT, "too large for the topic (max.message.bytes)"),
@@ -106,3 +108,6 @@ def outcome_of(code: int) -> Outcome:
 
 LOST: Final = Outcome(Action.MOVED, _POSSIBLY, "no answer came back")
 NOT_SENT: Final = Outcome(Action.MOVED, _NOT, "not sent: no connection to the broker")
+UNREAD: Final = Outcome(
+    Action.RETRY, _NOT, "kafka cannot be read, which has to come first: records may have been sent before"
+)

@@ -91,6 +91,10 @@ class ProduceRequest:
             for partition, batch in batches:
                 self._parts += (_PARTITION.pack(partition, sum(map(len, batch))), *batch)
 
+    def forget(self) -> None:
+        """Let go of the batches: parts are views of the mapping, which can be closed only without them."""
+        self._parts.clear()
+
     def prepare(self, versions: Any) -> _Body:
         """Return what aiokafka sends; every broker since Kafka 2.0 takes this version."""
         del versions

@@ -38,16 +38,26 @@ class RecoveryCheck:
         self.delivery = delivery
         self._lock = asyncio.Lock()
 
-    async def look(self, lane: DeliveryLane) -> None:
-        """Settle what Kafka has of a lane's batches that have objects; the lane is held."""
+    @property
+    def reading(self) -> bool:
+        """Whether a lane is being looked for."""
+        return self._lock.locked()
+
+    async def look(self, lane: DeliveryLane) -> bool:
+        """Settle what Kafka has of a lane's batches that have objects; the lane is held.
+
+        False: Kafka is not reached, or has no leader, for the moment; nothing was decided.
+        """
         batches = list(lane.stored.queue)
         if not batches:
-            return
+            return True
         async with self._lock:
             try:
                 async with asyncio.timeout(LIMIT_S):
                     found = await self._read(lane, batches)
             except (*FAILURES, TimeoutError) as error:
+                if getattr(error, "retriable", False):
+                    return False
                 self.delivery.throttle.warn(
                     "recovery_check_failed",
                     lane.stored,
@@ -56,11 +66,11 @@ class RecoveryCheck:
                     error,
                 )
                 lane.checked = True
-                lane.doubt = False
+                self.end_doubt(lane)
                 for batch in batches:
                     if batch.state is State.SENT and batch.identity is None:
                         batch.store(State.SEALED, self.delivery.ring.epoch)
-                return
+                return True
         last = max((number for number, batch in enumerate(batches) if _ids(batch) & found), default=-1)
         lane.checked = last + 1 < len(batches)  # else those that come after are looked for, too
         for batch in batches[: last + 1]:
@@ -68,7 +78,14 @@ class RecoveryCheck:
         for batch in batches[last + 1 :]:
             if batch.state is State.SENT and batch.identity is None:  # it is not there: sent anew
                 batch.store(State.SEALED, self.delivery.ring.epoch)
-        lane.doubt = False
+        self.end_doubt(lane)
+        return True
+
+    def end_doubt(self, lane: DeliveryLane) -> None:
+        """Have what follows go under another identity: a request that is late must not pass for it (R13)."""
+        if lane.doubt:
+            lane.doubt = False
+            self.delivery.renew(lane)
 
     async def _read(self, lane: DeliveryLane, batches: list[Batch]) -> set[tuple[str, int, int]]:
         options = {name: value for name, value in self.delivery.client.options.items() if name in CONSUMER_OPTIONS}
@@ -76,8 +93,8 @@ class RecoveryCheck:
             group_id=None, enable_auto_commit=False, isolation_level="read_committed", **options
         )
         partition = TopicPartition(lane.stored.topic, lane.stored.partition)
-        await consumer.start()
         try:
+            await consumer.start()
             consumer.assign([partition])
             end = (await consumer.end_offsets([partition]))[partition]
             since = min(min(batch.base, batch.accepted_at * 1000) for batch in batches) - MARGIN_MS

@@ -6,8 +6,17 @@ One mechanism, for
 * a batch that is too large, or that Kafka refuses: two halves of it in its own lane;
 * one record that is refused or too late: to the lane of dead letters, with a note of where it was to go and why not.
 
-Children first, marked with their parent; a flush; REPLACED; a flush; then the lane goes on. What dies in between leaves
-children that the next opening voids, or a parent that is replaced.
+Children first, marked with their parent; a flush; REPLACED; a flush; then they take its place in the lanes. What dies
+in between leaves children that the next opening voids, or a parent that is replaced.
+
+``dead_letter_topic``: a dead letter is published there, too, as a record of its own. The first of the two flushes
+covers it, so it is not lost; a crash before the second one publishes it once more. A dead letter of that topic itself
+is not copied. Its headers are those of the record and these, Kafka Connect's where it has a name:
+
+    __connect.errors.topic, __connect.errors.partition     where it was to go; no partition: it was not known
+    __connect.errors.exception.message                     why it did not get there
+    aiorecover-dlq-id                                      the record's id
+    aiorecover-dlq-timestamp                               its timestamp, ms since 1970; the copy has the present
 """
 
 import asyncio
@@ -16,14 +25,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiorecover.errors import WalFullError
-from aiorecover.kafka.lanes import DeliveryLane, Event
+from aiorecover.errors import ClosedError, WalFullError
+from aiorecover.kafka.lanes import DeliveryLane, Event, State
+from aiorecover.kafka.outcomes import UNREAD
 from aiorecover.kafka.router import DEAD_TOPIC, PartitionerError, Topic
+from aiorecover.record_id import RECORD_ID_HEADER
 from aiorecover.ring.format import State as Stored
 from aiorecover.ring.lane import DEAD, VARINT_MOST, Lane, note_room
 from aiorecover.ring.notes import Note, encode_payload, read_notes
-from aiorecover.ring.records import id_of, key_of, timestamp_delta, walk
-from aiorecover.ring.segments import Batch, store_all
+from aiorecover.ring.records import decode, id_of, key_of, timestamp_delta, walk
+from aiorecover.ring.segments import Batch
 from aiorecover.ring.writer import append_raw
 
 if TYPE_CHECKING:
@@ -32,8 +43,10 @@ if TYPE_CHECKING:
 TURN_S = 0.002  # on the loop at a time
 FULL_PAUSE_S = 0.5  # before a rewrite that found no room is tried again
 AHEAD = 16  # unassigned batches that are rewritten with one pair of flushes: 4 MiB of records
+FULL = "dead letters hold a quarter of the ring: purge some, or requeue them"
 DEAD_SHARE = 4  # dead letters hold a quarter of the ring at the most; beyond that the lane halts
 ROOM = 64  # bytes beside the records of a child: its head is counted elsewhere
+CONNECT, OWN = "__connect.errors.", "aiorecover-dlq-"  # what the headers of a copy begin with
 
 _log = logging.getLogger("aiorecover")
 
@@ -49,21 +62,42 @@ class _Record(NamedTuple):
     at: int  # its index in the parent
 
 
+class _Laid(NamedTuple):
+    """A parent, its children with the indexes that their records have in it, and the ids of its dead letters."""
+
+    parent: Batch
+    children: list[tuple[Batch, list[int]]]
+    buried: list[tuple[int, int]]
+
+
 class Rewriter:
-    """The rewrites of one producer, one at a time for each lane and topic."""
+    """The rewrites of one producer, one at a time for each lane and topic.
+
+    Attributes:
+        on_dead_letters: called with (epoch, sequence) of each record that has become a dead letter.
+
+    """
 
     def __init__(self, delivery: "Delivery") -> None:
         self.delivery, self.ring = delivery, delivery.ring
         self._assigning: set[Topic] = set()
         self.waiting_for_room = False
+        self.taking_out = asyncio.Lock()  # of dead letters: one caller at a time
+        self.on_dead_letters: Callable[[list[tuple[int, int]]], None] = lambda _: None
 
     # -- what is rewritten ---------------------------------------------------------------------------------------------
 
     def assign(self, topic: Topic) -> None:
         """Move a topic's unassigned records to the lanes of their partitions; returns at once."""
-        if topic.unassigned is not None and topic not in self._assigning and not self.ring.recovering:
-            self._assigning.add(topic)
-            self.delivery.spawn(self._assign(topic), "aiorecover-assign")
+        lane = topic.unassigned
+        if lane is None or lane.state is State.HELD or self.is_assigning(topic) or self.ring.recovering:
+            return  # held: its oldest batch becomes dead letters, then `Router.go_on` asks again
+        self._assigning.add(topic)
+        self.delivery.spawn(self._assign(topic), "aiorecover-assign")
+
+    def is_assigning(self, topic: Topic) -> bool:
+        """Whether a topic's unassigned records are on their way to the lanes of their partitions."""
+        return topic in self._assigning
 
     async def _assign(self, topic: Topic) -> None:
         lane = topic.unassigned
@@ -84,7 +118,7 @@ class Rewriter:
                     await asyncio.sleep(FULL_PAUSE_S)
                 else:
                     topic.error = None
-                    self.delivery.open_gate(topic)
+                self.delivery.open_gate(topic)
         finally:
             self._assigning.discard(topic)
         lane.stored.give_back()
@@ -92,46 +126,80 @@ class Rewriter:
 
     async def refused(self, lane: DeliveryLane, batch: Batch, reason: str) -> None:
         """Halve a batch that Kafka refuses; bury the record where it stands alone, or halt the lane."""
-        if lane.doubt and self.delivery.options.check:
-            await self.delivery.checker.look(lane)
+        if lane.doubt and not await self._is_known(lane):
+            self.delivery.failed(lane, UNREAD)
+            return
         if lane.head is batch:
             alone = batch.count == 1
-            if alone and (self.delivery.options.halt or self._dead_is_full()):
-                self.halt(lane, reason)
+            if alone and (self.delivery.options.halt or self.dead_is_full):
+                full = "" if self.delivery.options.halt else f"{FULL}; "
+                self.halt(lane, full + reason)
                 return
             half = batch.count // 2
             dead = self.ring.lane(DEAD_TOPIC, DEAD)
             await self._persist(
                 [batch],
                 (lambda _, __: (dead, 0)) if alone else (lambda _, index: (lane.stored, int(index >= half))),
-                reason,
+                reason if alone else None,
             )
             if alone:
-                self.delivery.dead_lettered += 1
                 _log.error("dead_letter kafka refuses a record: %s lane=%s", reason, lane.stored)
-        lane.doubt = False
+        self.delivery.checker.end_doubt(lane)
         lane.error = None
         self.delivery.router.go_on(lane)
         self.delivery.waiters.check()
 
     async def expire(self, lane: DeliveryLane, batch: Batch) -> None:
         """Bury all records of a batch that could not be delivered in time; the lane is held."""
-        if lane.doubt and self.delivery.options.check:
-            await self.delivery.checker.look(lane)
+        reason = "not delivered within delivery_timeout_ms"
+        if lane.doubt and not await self._is_known(lane):
+            reason += ", and kafka cannot be read: it may be there"
         if lane.head is batch:
             dead = self.ring.lane(DEAD_TOPIC, DEAD)
             count = batch.count
-            await self._persist([batch], lambda _, __: (dead, 0), "not delivered within delivery_timeout_ms")
-            self.delivery.dead_lettered += count
+            await self._persist([batch], lambda _, __: (dead, 0), reason)
             _log.error("dead_letter not delivered in time lane=%s records=%d", lane.stored, count)
-        lane.doubt = False
+        self.delivery.checker.end_doubt(lane)
         self.delivery.router.go_on(lane)
         self.delivery.waiters.check()
 
-    async def leave_out(self, batch: Batch, ids: set[str]) -> None:
-        """Rewrite a batch of dead letters without those of these record ids."""
+    async def _is_known(self, lane: DeliveryLane) -> bool:
+        """Settle what may have been persisted and is in Kafka (R11); False: it cannot be read now."""
+        return not self.delivery.options.check or await self.delivery.checker.look(lane)
+
+    async def take_out(self, gone: dict[Batch, tuple[set[str], int]]) -> None:
+        """Take letters out of batches of dead letters: which record ids, and how many letters a batch has.
+
+        After a flush, which covers what was published anew; to the end, though the caller is cancelled. The caller has
+        acquired `taking_out`, which is released then.
+
+        Raises:
+            ClosedError: the producer was stopped meanwhile.
+
+        """
+        task = self.delivery.spawn(self._take_out(gone), "aiorecover-dead-letters")
+        task.add_done_callback(lambda _: self.taking_out.release())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ClosedError("the producer was stopped: some letters may be there still") from None
+            raise
+
+    async def _take_out(self, gone: dict[Batch, tuple[set[str], int]]) -> None:
+        if gone:
+            await self.delivery.flushed()
+        for batch, (ids, number) in gone.items():
+            if len(ids) < number:
+                await self._leave_out(batch, ids)
+                continue
+            await asyncio.to_thread(batch.store_word, Stored.SETTLED, self.ring.epoch)
+            batch.state = Stored.SETTLED
+            self.ring.finish(batch, Stored.SETTLED, stored=True)
+
+    async def _leave_out(self, batch: Batch, ids: set[str]) -> None:
         gone: set[int] = set()
-        data = bytes(await asyncio.to_thread(batch.read))
+        data = await _read(batch)
         for index, span in enumerate(walk(data)):
             if "{}/{}/{}".format(*id_of(data, span[4])) in ids:
                 gone.add(index)
@@ -141,11 +209,13 @@ class Rewriter:
         """Have a lane wait for the next start."""
         lane.error = f"halted until the next start: {reason}"
         lane.step(Event.HALT)
+        self.delivery.waiters.halted()
         _log.error("lane_halted %s lane=%s", reason, lane.stored)
 
-    def _dead_is_full(self) -> bool:
-        held = self.ring.lane(DEAD_TOPIC, DEAD).segments * self.ring.geometry.small
-        return held * DEAD_SHARE > self.ring.limits.max_bytes
+    @property
+    def dead_is_full(self) -> bool:
+        """Whether dead letters hold all that they may hold."""
+        return self.ring.lane(DEAD_TOPIC, DEAD).held * DEAD_SHARE > self.ring.limits.max_bytes
 
     async def _persist(self, parents: list[Batch], choose: Choose, reason: str | None) -> None:
         """Rewrite, and where there is no room for it wait until there is."""
@@ -163,40 +233,60 @@ class Rewriter:
     # -- how -----------------------------------------------------------------------------------------------------------
 
     async def _replace(self, parents: list[Batch], choose: Choose, reason: str | None = None) -> None:
-        made: list[tuple[Batch, list[tuple[Batch, list[int]]]]] = [(parent, []) for parent in parents]
-        try:
-            for parent, children in made:
-                await self._lay_out(parent, choose, reason, children)
-            await self.delivery.flushed()
-        except BaseException:
-            for _, children in made:
-                for child, _ in children:
-                    self.ring.abandon(child)
-            raise
-        cold = [parent for parent in parents if parent.segment.mapping is None]
-        if cold:
-            await asyncio.to_thread(store_all, cold, Stored.REPLACED, self.ring.epoch)
-        born = [child for _, children in made for child, _ in children]
-        letters = [child for child in born if child.lane.partition == DEAD]
-        for letter in letters:  # not sent: whoever hears of it finds it there
-            letter.lane.insert(letter)
-        for parent, children in made:
-            parent.children = list(children)
-            self.ring.pending += sum(child.count for child, _ in children)
-            self.ring.finish(parent, Stored.REPLACED, stored=parent in cold)
-        await self.delivery.flushed()
-        for child in [child for child in born if child not in letters]:
-            child.lane.insert(child)
+        made = await self._lay_out_all(parents, choose, reason)
+        if all(parent.segment.mapping is not None for parent in parents):
+            self._store_replaced(parents)
+        else:
+            await asyncio.to_thread(self._store_replaced, parents)
+        await self.delivery.flushed()  # until then the parents stand for their records, and nothing is sent
+        for laid in made:
+            self._take_place(laid)
+        born = [child for laid in made for child, _ in laid.children]
         for lane in {child.lane: None for child in born}:
             self.delivery.router.ready(lane)
+        if reason is not None:
+            await self._report(born)
 
-    async def _lay_out(
-        self, parent: Batch, choose: Choose, reason: str | None, made: list[tuple[Batch, list[int]]]
-    ) -> None:
-        data = parent.read()
-        if parent.segment.mapping is None:
-            data = await asyncio.to_thread(parent.read)
-        data = bytes(data)
+    async def _lay_out_all(self, parents: list[Batch], choose: Choose, reason: str | None) -> list[_Laid]:
+        """Write the children, and make them durable; where that fails, they are void."""
+        made = [_Laid(parent, [], []) for parent in parents]
+        try:
+            for laid in made:
+                await self._lay_out(laid, choose, reason)
+                if reason is not None:
+                    await self._publish_copies(laid.parent, reason)
+            await self.delivery.flushed()
+        except BaseException:
+            for laid in made:
+                for child, _ in laid.children:
+                    self.ring.abandon(child)
+            raise
+        return made
+
+    async def _report(self, letters: list[Batch]) -> None:
+        if self.delivery.reports and self.delivery.listener is not None:
+            for letter in letters:
+                await self.delivery.listener.delivered(letter)
+
+    def _store_replaced(self, parents: list[Batch]) -> None:
+        for parent in parents:
+            parent.store_word(Stored.REPLACED, self.ring.epoch)
+
+    def _take_place(self, laid: _Laid) -> None:
+        """Put the children into their lanes; then callers that wait for a record may hear that it is a dead letter."""
+        parent = laid.parent
+        for child, _ in laid.children:
+            child.lane.insert(child)
+            self.ring.pending += child.count
+        if laid.buried:
+            self.delivery.dead_lettered += len(laid.buried)
+            self.on_dead_letters(laid.buried)
+        parent.children, parent.state = list(laid.children), Stored.REPLACED
+        self.ring.finish(parent, Stored.REPLACED, stored=True)
+
+    async def _lay_out(self, laid: _Laid, choose: Choose, reason: str | None) -> None:
+        parent = laid.parent
+        data = await _read(parent)
         groups: dict[tuple[Lane, int], list[_Record]] = {}
         notes = _notes_of(parent)
         turn = time.monotonic()
@@ -218,10 +308,47 @@ class Rewriter:
                 await asyncio.sleep(0)
                 turn = time.monotonic()
         for (lane, _), records in groups.items():
-            made.append((self._write(parent, lane, records, reason), [one.at for one in records]))
+            laid.children.append((self._write(parent, lane, records, reason), [one.at for one in records]))
+            if reason is not None:
+                laid.buried.extend((one.epoch, one.sequence) for one in records)
             if time.monotonic() - turn > TURN_S:
                 await asyncio.sleep(0)
                 turn = time.monotonic()
+
+    async def _publish_copies(self, parent: Batch, reason: str) -> None:
+        """Publish what becomes a dead letter to ``dead_letter_topic``, too."""
+        topic = self.delivery.options.dead_letter_topic
+        if topic is None or parent.lane.topic == topic:
+            return
+        data, at, failed, why = await _read(parent), 0, 0, ""
+        turn = time.monotonic()
+        while at < len(data):
+            record, at = decode(data, at)
+            headers = [one for one in record.headers if one[0] != RECORD_ID_HEADER]
+            partition = "" if parent.lane.partition < 0 else str(parent.lane.partition)
+            for name, text in (
+                (f"{CONNECT}topic", parent.lane.topic),
+                (f"{CONNECT}partition", partition),
+                (f"{CONNECT}exception.message", reason),
+                (f"{OWN}id", "{}/{}/{}".format(*id_of(data, at))),
+                (f"{OWN}timestamp", str(parent.base + record.timestamp_delta)),
+            ):
+                headers.append((name, text.encode()))
+            try:
+                self.delivery.writer.append(topic, record.key, record.value, self.ring.files.now_ms(), headers)
+            except Exception as error:  # noqa: BLE001 - no room, or the caller's partitioner: the letter itself is kept
+                failed, why = failed + 1, str(error)
+            if time.monotonic() - turn > TURN_S:
+                await asyncio.sleep(0)
+                turn = time.monotonic()
+        if failed:
+            _log.error(
+                "dead_letter_copy_failed dead letters are kept, but not published to dead_letter_topic: %s "
+                "lane=%s records=%d",
+                why,
+                parent.lane,
+                failed,
+            )
 
     def _write(self, parent: Batch, lane: Lane, records: list[_Record], reason: str | None) -> Batch:
         cursor = lane.rewritten
@@ -239,6 +366,12 @@ class Rewriter:
             raise
         cursor.seal()
         return child
+
+
+async def _read(batch: Batch) -> bytes:
+    if batch.segment.mapping is None:
+        return bytes(await asyncio.to_thread(batch.read))
+    return bytes(batch.read())
 
 
 def _notes_of(parent: Batch) -> dict[int, Note]:

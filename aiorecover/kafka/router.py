@@ -13,7 +13,8 @@ from aiorecover.errors import DeliveryError, EncodeError
 from aiorecover.kafka.lanes import WAITING, DeliveryLane, Event, State
 from aiorecover.ring.lane import DEAD, UNASSIGNED, Lane
 from aiorecover.ring.records import NULL, murmur2, varint
-from aiorecover.ring.writer import Found
+from aiorecover.ring.writer import Target
+from aiorecover.serialization import encode_key
 
 if TYPE_CHECKING:
     from aiorecover.kafka.broker_task import BrokerTask
@@ -41,9 +42,20 @@ class Topic:
 
     """
 
-    __slots__ = ("asked_at", "count", "error", "keys", "lanes", "leaders", "name", "sticky", "unassigned", "used_at")
+    __slots__ = (
+        "asked_at",
+        "count",
+        "error",
+        "keys",
+        "lanes",
+        "leaders",
+        "name",
+        "sticky",
+        "unassigned",
+        "used_at",
+    )
 
-    def __init__(self, name: str, keys: dict[Any, Found], used_at: float) -> None:
+    def __init__(self, name: str, keys: dict[Any, Target], used_at: float) -> None:
         self.name, self.keys, self.used_at = name, keys, used_at
         self.count = 0
         self.error: str | None = None
@@ -56,16 +68,7 @@ class Topic:
     @property
     def gate(self) -> tuple[int, int] | None:
         """The order of the oldest batch whose partitions are not known: newer ones of the topic wait (R9)."""
-        lane = self.unassigned
-        if lane is None:
-            return None
-        stored = lane.stored
-        if stored.queue:
-            return stored.queue[0].order
-        if stored.later:
-            return (stored.later[0].ordinal >> 32, 0)
-        batch = stored.published.batch
-        return batch.order if batch is not None and stored.published.index else None
+        return None if self.unassigned is None else self.unassigned.stored.oldest
 
     @property
     def busy(self) -> bool:
@@ -93,7 +96,7 @@ class Router:
 
     # -- where a record goes -------------------------------------------------------------------------------------------
 
-    def find(self, name: str, key: Any, partition: int | None) -> Found:
+    def find(self, name: str, key: Any, partition: int | None) -> Target:
         """Return where a record goes, and its key as Kafka writes it; the writer asks once for each key.
 
         Raises:
@@ -102,7 +105,7 @@ class Router:
         """
         topic = self.topic(name)
         topic.used_at = self.delivery.now()
-        data = _key_bytes(key)
+        data = encode_key(name, key)
         part = NULL if data is None else varint(len(data)) + data
         if partition is not None:
             lane = self.lane(topic, partition)
@@ -215,7 +218,7 @@ class Router:
 
     def place(self, lane: DeliveryLane) -> None:
         """Give a lane that waits to the task of the broker that leads it."""
-        if lane.state not in WAITING:
+        if lane.state not in WAITING or self.delivery.failure is not None:
             return
         topic = lane.topic
         node = topic.leaders.get(lane.stored.partition, -1)
@@ -289,18 +292,3 @@ class Router:
     def in_trouble(self) -> list[DeliveryLane]:
         """Return the lanes that do not get through, the worst first."""
         return sorted((lane for lane in self.lanes.values() if lane.error), key=lambda lane: -lane.tries)
-
-
-def _key_bytes(key: Any) -> bytes | None:
-    if key is None or type(key) is bytes:
-        return key
-    if isinstance(key, str):
-        try:
-            return key.encode()
-        except UnicodeEncodeError as error:
-            raise EncodeError(f"the key has no UTF-8 form error={error}") from None
-    if isinstance(key, (bytes, bytearray, memoryview)):
-        return bytes(key)
-    raise EncodeError(
-        f"a key must be str, bytes or None: use str(key), or key_serializer type={type(key).__qualname__}"
-    )

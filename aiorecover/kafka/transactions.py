@@ -41,6 +41,7 @@ LANES = 1000  # of one transaction
 AGAIN_S = 0.05  # before a coordinator is asked again
 AGAIN_CODES = frozenset({14, 15, 16, 51})  # loading, not available, not the coordinator, the last one is not over
 FENCED_CODES = frozenset({47, 90})
+NO_TOPIC_RIGHT = 29
 TRANSACTIONAL = 0x10  # in a batch's attributes
 
 _log = logging.getLogger("aiorecover")
@@ -72,8 +73,7 @@ class TransactionTask(BrokerTask):
             delivery.stop_delivering(error)
             return
         except (*FAILURES, AbortedError) as error:
-            delivery.throttle.warn("transaction_failed", "begin", "no transaction can be begun: %s", error)
-            await asyncio.sleep(delivery.options.backoff_s)
+            await self._back_off(lanes, error)
             return
         batches = [batch for lane in lanes if (batch := lane.head) is not None]
         for lane in lanes:
@@ -89,6 +89,14 @@ class TransactionTask(BrokerTask):
         else:
             delivery.ring.settled_transaction = self.number
             await delivery.settle(list(zip(lanes, batches, offsets, strict=True)), 32)
+
+    async def _back_off(self, lanes: list[DeliveryLane], error: BaseException) -> None:
+        """Say why no transaction can be begun, and wait a moment."""
+        delivery = self.delivery
+        delivery.throttle.warn("transaction_failed", "begin", "no transaction can be begun: %s", error)
+        for lane in lanes:
+            lane.error = str(error)
+        await asyncio.sleep(delivery.options.backoff_s)
 
     # -- before the first one, and after one that came to nothing ------------------------------------------------------
 
@@ -123,8 +131,9 @@ class TransactionTask(BrokerTask):
                     delivery.settle_found(lane, batch)
                 if not done:
                     break
-            if done or lane.state is State.SEALED:
+            if lane.state is State.SEALED:
                 delivery.router.go_on(lane)
+        delivery.waiters.check()
 
     # -- one transaction -----------------------------------------------------------------------------------------------
 
@@ -168,10 +177,13 @@ class TransactionTask(BrokerTask):
             by_node: dict[int, list[DeliveryLane]] = {}
             for lane in waiting:
                 by_node.setdefault(lane.topic.leaders.get(lane.stored.partition, -1), []).append(lane)
-            answers = await asyncio.gather(
-                *(self._produce(node, [(lane, waiting[lane]) for lane in some]) for node, some in by_node.items())
-            )
-            for lane, outcome, offset in (one for some in answers for one in some):
+            requests = [self._produce(node, [(lane, waiting[lane]) for lane in some]) for node, some in by_node.items()]
+            # Each to its end: one that outlives its transaction would send into the next one.
+            answers = await asyncio.gather(*requests, return_exceptions=True)
+            for error in answers:
+                if isinstance(error, BaseException):
+                    raise error
+            for lane, outcome, offset in (one for some in answers if isinstance(some, list) for one in some):
                 if outcome.action is Action.DONE:
                     offsets[lane] = offset
                     del waiting[lane]
@@ -205,8 +217,16 @@ class TransactionTask(BrokerTask):
             answers = await delivery.client.produce(node, request, apart=False, timeout_s=limit)
         except kafka.NodeNotReadyError:
             return [(lane, NOT_SENT, -1) for lane, _ in some]
-        except FAILURES:
-            return [(lane, LOST, -1) for lane, _ in some]
+        except FAILURES as error:
+            too_large = await self.cut(node, sum(batch.size for _, batch in some), error)
+            if too_large is None:
+                return [(lane, LOST, -1) for lane, _ in some]
+            if len(some) == 1:
+                raise _RefusedError(some[0][0], Outcome(Action.SPLIT, Persisted.NOT, too_large)) from error
+            raise AbortedError(too_large) from error
+        if answers.throttle_ms > 0:
+            self.quiet_until = delivery.now() + answers.throttle_ms / 1000
+            delivery.throttled(node, answers.throttle_ms)
         by_place = {(one.topic, one.partition): one for one in answers.partitions}
         found = []
         for lane, _ in some:
@@ -256,12 +276,12 @@ class TransactionTask(BrokerTask):
             try:
                 await self._begin()
             except (*FAILURES, AbortedError) as failure:
-                delivery.throttle.warn("transaction_failed", "begin", "no transaction can be begun: %s", failure)
-                await asyncio.sleep(delivery.options.backoff_s)
+                await self._back_off(lanes, failure)
             else:
                 break
         for lane, batch in zip(lanes, batches, strict=True):
-            if batch.done:
+            if batch.done:  # it was committed after all
+                delivery.router.go_on(lane)
                 continue
             batch.identity = None
             if refused is not None and lane is refused.lane and refused.outcome.action is Action.SPLIT:
@@ -294,18 +314,26 @@ class TransactionTask(BrokerTask):
             except FAILURES as error:
                 self._coordinators.pop(kind, None)
                 client.cause = str(error) or type(error).__name__
+                if isinstance(error, kafka.GroupAuthorizationFailedError | kafka.TransactionalIdAuthorizationFailed):
+                    codes = [error.errno]
             if FENCED_CODES.intersection(codes) and self._producer[0] >= 0:
                 raise WalDestinationError(
                     "another process delivers under this transactional id, a copy of the directory perhaps: stop one "
                     f"of the two transactional_id={self.transactional_id}"
                 )
             if any(code not in AGAIN_CODES and code != UNSTABLE for code in codes):
-                raise AbortedError(f"the coordinator refuses: {outcome_of(codes[0]).reason} code={codes[0]}")
+                raise AbortedError(f"the coordinator refuses: {_reason(kind, codes[0])} code={codes[0]}")
             if {15, 16}.intersection(codes):
                 self._coordinators.pop(kind, None)
             if self.delivery.now() > until:
                 raise AbortedError(f"the coordinator does not answer in time: {client.cause}")
             await asyncio.sleep(AGAIN_S)
+
+
+def _reason(kind: CoordinationType, code: int) -> str:
+    if kind is CoordinationType.GROUP and code == NO_TOPIC_RIGHT:
+        return f"not authorized: grant Read on the topic {POSITION[0]}, beside which the number stands"
+    return outcome_of(code).reason
 
 
 class _RefusedError(DeliveryError):

@@ -3,8 +3,8 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiorecover.errors import ClosedError, DeliveryError
-from aiorecover.kafka.lanes import DeliveryLane
+from aiorecover.errors import ClosedError, DeliveryError, PermanentDeliveryError
+from aiorecover.kafka.lanes import State
 from aiorecover.ring.segments import Batch
 
 if TYPE_CHECKING:
@@ -25,9 +25,12 @@ class Waiters:
         self._stopped = True
         for waiter in (*self._watching, *(waiter for _, waiter in self._waiters)):
             if not waiter.done():
-                waiter.set_exception(
-                    ClosedError("the producer is stopped: the record is delivered after the next start")
-                )
+                waiter.set_exception(self._ended())
+
+    def _ended(self) -> Exception:
+        if self.delivery.failure is not None:
+            return DeliveryError(str(self.delivery.connection.cause))
+        return ClosedError("the producer is stopped: the record is delivered after the next start")
 
     def seal_all(self) -> None:
         """Seal every open batch that has records."""
@@ -39,17 +42,23 @@ class Waiters:
                     lane.task.wake.set()
 
     async def drained(self) -> None:
-        """Wait until what was published so far is done.
+        """Wait until what was published so far is done, or stands in a halted lane.
 
         Raises:
+            PermanentDeliveryError: a lane is halted.
             DeliveryError: delivery has stopped.
 
         """
         if self.delivery.failure is not None:
             raise DeliveryError(str(self.delivery.connection.cause))
         upto = self.delivery.ring.epoch, self.delivery.ring.next_sequence()
-        if not self._before(upto):
-            return
+        if self._before(upto):
+            await self._wait_until(upto)
+        for stored, lane in self.delivery.router.lanes.items():
+            if lane.state is State.HALTED and (oldest := stored.oldest) and oldest < upto:
+                raise PermanentDeliveryError(f"{lane.error} lane={stored}")
+
+    async def _wait_until(self, upto: tuple[int, int]) -> None:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append((upto, waiter))
         self.delivery.hurried += 1
@@ -63,7 +72,7 @@ class Waiters:
     async def wait_for(self, batch: Batch) -> None:
         """Wait until a batch is done, or delivery ends."""
         if self._stopped:
-            raise ClosedError("the producer is stopped: the record is delivered after the next start")
+            raise self._ended()
         waiter = asyncio.get_running_loop().create_future()
         if batch.waiters is None:
             batch.waiters = []
@@ -76,6 +85,13 @@ class Waiters:
             if batch.waiters and waiter in batch.waiters:
                 batch.waiters.remove(waiter)
 
+    def halted(self) -> None:
+        """A lane is halted: wake every caller, to look whether it waits for that one."""
+        for waiter in self._watching:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.check()
+
     def check(self) -> None:
         """Wake who waits for what is done now."""
         for upto, waiter in self._waiters:
@@ -83,16 +99,6 @@ class Waiters:
                 waiter.set_result(None)
 
     def _before(self, upto: tuple[int, int]) -> bool:
-        return self.delivery.ring.recovering or any(
-            _oldest(lane) < upto for lane in self.delivery.router.lanes.values()
-        )
-
-
-def _oldest(lane: DeliveryLane) -> tuple[int, int]:
-    stored = lane.stored
-    if stored.queue:
-        return stored.queue[0].order
-    if stored.later:
-        return (stored.later[0].ordinal >> 32, 0)
-    batch = stored.published.batch
-    return batch.order if batch is not None and stored.published.index else (1 << 62, 0)
+        lanes = self.delivery.router.lanes.items()
+        going = (stored.oldest for stored, lane in lanes if lane.state is not State.HALTED)
+        return self.delivery.ring.recovering or any(oldest < upto for oldest in going if oldest is not None)

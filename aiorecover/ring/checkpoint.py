@@ -9,7 +9,6 @@ refuses the other's file with a sentence. Everything here is pure: `aiorecover.r
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -38,7 +37,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         name: the option ``name``; None: never given.
         guarantee: the option ``guarantee`` that the records were accepted with.
         topics: how many partitions each topic is known to have.
-        sources: the newest durable position of each source.
+        sources: the newest durable position of each source: offset, epoch and sequence of the record made from it.
         transaction: the highest number of a settled batch that was sent in a transaction; 0: none.
 
     """
@@ -52,7 +51,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str | None = None
     name: str | None = None
     topics: dict[str, int] = {}
-    sources: dict[str, Any] = {}
+    sources: dict[str, tuple[int, int, int]] = {}
     transaction: int = 0
     version: int = FORMAT_VERSION
 

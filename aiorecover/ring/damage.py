@@ -34,6 +34,8 @@ def keep_aside(ring: "Ring", segment: "Segment", found: Found) -> int:
     lost = max(found.count, head.count)
     if found.verdict is Verdict.WAITS:
         end, lost = max(point.end for point in head.points), found.lost
+    if head.epoch:
+        ring.damages.append((head.epoch, head.first, head.first + max(head.span, lost - 1, 0)))
     name = f"{segment.ordinal:016x}-{found.at}"
     if _is_kept(ring, name):
         return 0
@@ -82,6 +84,7 @@ def keep_segment_aside(ring: "Ring", place: int, size: int, data: bytes) -> None
             last: object = "/".join(map(str, id_of(read(found.at, found.end), found.end - found.at)))
         except DamagedRecordError:
             last = "unknown"
+        ring.damages.append((found.head.epoch, found.head.first, found.head.first + max(found.head.span, 0)))
         _log.error(
             "segment_damaged the head of a segment cannot be read, so the topic is unknown: check the disk "
             "first=%d last=%s records=%d kept=%s",

@@ -213,6 +213,7 @@ class Instance(NamedTuple):
 
     path: Path
     locked: bool
+    pid: int | None = None  # of the owner, where it is known
 
 
 def instances(wal_dir: Path | str, *, files: Files | None = None) -> list[Instance]:
@@ -232,7 +233,8 @@ def instances(wal_dir: Path | str, *, files: Files | None = None) -> list[Instan
         with suppress(WalIOError):
             status = files.status(path)
             if status is not None and stat.S_ISDIR(status.st_mode) and OURS.intersection(files.names(path)):
-                found.append(Instance(path, _holder(files, path) is not None))
+                pid = _holder(files, path)
+                found.append(Instance(path, pid is not None, pid))
     return found
 
 

@@ -75,8 +75,8 @@ class Flusher:
             if count and (end != batch.synced or notes != batch.synced_notes):
                 job.points.append((batch, end, count, notes))
         job.since = min([self.previous_at or 1, *(batch.accepted_at for batch, *_ in job.points if batch.uncovered)])
-        if ring.recovering and ring.questioned:
-            job.since = min(job.since, ring.questioned)
+        if ring.recovering and ring.doubt_since:
+            job.since = min(job.since, ring.doubt_since)
         self.dirty = still
         job.parked, ring.parked = ring.parked, []
         job.sources = dict(ring.sources)
@@ -97,7 +97,7 @@ class Flusher:
         for batch, end, count, notes in job.points:
             batch.store_point(end, count, notes)
         ring.files.flush(ring.fd)
-        ring.directory.mark_flush(ring.questioned if ring.recovering else 0)  # `recover` may not have looked yet
+        ring.directory.mark_flush(ring.doubt_since if ring.recovering else 0)  # `recover` may not have looked yet
         if job.save:
             try:
                 ring.save_checkpoint(job.sources)
@@ -166,6 +166,12 @@ class Keeper:
                     timer.cancel()
             self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
+
+    def abandon(self, limit_s: float) -> None:
+        """End the thread after the event loop has ended; blocks for ``limit_s`` at the most."""
+        self._stopping = True
+        self._jobs.put(None)
+        self._thread.join(limit_s)
 
     @property
     def ended(self) -> bool:

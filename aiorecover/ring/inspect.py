@@ -15,6 +15,7 @@ from aiorecover.ring.checkpoint import Checkpoint, load
 from aiorecover.ring.directory import CHECKPOINT, RING
 from aiorecover.ring.files import Files
 from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, Geometry, SegmentHead
+from aiorecover.ring.lane import DEAD
 from aiorecover.ring.notes import Note, notes_by_index
 from aiorecover.ring.records import DamagedRecordError, Record, decode, id_of
 from aiorecover.ring.recovery import Found, Verdict, find_batches, is_void
@@ -101,8 +102,16 @@ def look(path: Path | str, files: Files | None = None, geometry: Geometry = Geom
     return view
 
 
-def waiting(path: Path | str, files: Files | None = None, geometry: Geometry = Geometry()) -> Iterator[StoredRecord]:  # noqa: B008
+def waiting(
+    path: Path | str,
+    files: Files | None = None,
+    geometry: Geometry = Geometry(),  # noqa: B008
+    *,
+    dead: bool | None = None,
+) -> Iterator[StoredRecord]:
     """Yield the records that wait in a directory, each lane in its order; blocks.
+
+    ``dead``: only dead letters, or all but these; None: both.
 
     Raises:
         WalError: as `look`.
@@ -114,6 +123,8 @@ def waiting(path: Path | str, files: Files | None = None, geometry: Geometry = G
         segments = sorted(_segments(opened, view), key=lambda one: one[1].ordinal)
         parents = _Parents(opened, segments)
         lanes = sorted({(head.topic, head.partition) for _, head in segments})
+        if dead is not None:
+            lanes = [lane for lane in lanes if (lane[1] == DEAD) == dead]
         for lane in lanes:
             inside = [
                 (found.order, place, head, found)

@@ -226,7 +226,7 @@ class Cursor:
             raise RecordTooLargeError(
                 f"the record does not fit a segment: lower its size bytes={need} lane={self.lane}"
             )
-        if size == ring.geometry.small and self._wants_large(old):
+        if size == ring.geometry.small and ring.allows(ring.geometry.large) and self._wants_large(old):
             size = ring.geometry.large
         segment = ring.take(size, self.lane, self.kind)
         self.leave()
@@ -247,6 +247,7 @@ class Lane:
 
     __slots__ = (
         "earlier",
+        "held",
         "later",
         "loaded",
         "partition",
@@ -267,6 +268,7 @@ class Lane:
         self.loaded = 0  # of these, the published ones
         self.later: deque[Segment] = deque()  # published batches without objects lie here, after those of the queue
         self.segments = 0  # that belong to the lane
+        self.held = 0  # bytes of them
         self.earlier = 0  # of these, the ones that earlier lives took
         self.touched_at = 0.0
 
@@ -298,6 +300,16 @@ class Lane:
         if self.later and not self.loaded:
             return None
         return self.queue[0] if self.queue else None
+
+    @property
+    def oldest(self) -> tuple[int, int] | None:
+        """The order of the oldest batch that is not done, or one that is lower; None: nothing waits."""
+        if self.queue:
+            return self.queue[0].order
+        if self.later:
+            return (self.later[0].ordinal >> 32, 0)
+        batch = self.published.batch
+        return batch.order if batch is not None and self.published.index else None
 
     @property
     def short(self) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from aiorecover.ring.checksum import crc32
+
 _TRAILER = struct.Struct("<QII")
 TRAILER_SIZE = _TRAILER.size
 
@@ -56,6 +58,18 @@ def note_starts(data: bytes) -> Iterator[tuple[int, int]]:
             raise DamagedNoteError(f"a note crosses the start of the notes bytes={len(data)}")
         yield start, end
         end = start
+
+
+def notes_crc(data: bytes, crc: int) -> int:
+    """Return the checksum of notes in order of writing, carried on from ``crc``.
+
+    Raises:
+        DamagedNoteError: ``data`` is no whole notes.
+
+    """
+    for start, end in note_starts(data):
+        crc = crc32(data[start:end], crc)
+    return crc
 
 
 def read_notes(data: bytes) -> Iterator[tuple[int, int, Note]]:

@@ -7,18 +7,20 @@ puts it into the lanes, and delivery begins.
 
 import base64
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 
-from aiorecover.errors import ClosedError, WalIOError
+from aiorecover.errors import ClosedError, WalFormatError, WalIOError
 from aiorecover.ring import format as layout
 from aiorecover.ring.checkpoint import Checkpoint
 from aiorecover.ring.damage import keep_aside, keep_segment_aside
 from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, SegmentHead, SegmentKind, State
+from aiorecover.ring.inspect import look
 from aiorecover.ring.lane import Lane
 from aiorecover.ring.loading import batch_from, latest_delta
 from aiorecover.ring.notes import DamagedNoteError, read_notes
-from aiorecover.ring.records import id_of
+from aiorecover.ring.records import DamagedRecordError, id_of
 from aiorecover.ring.recovery import (
     Found,
     Order,
@@ -32,6 +34,8 @@ from aiorecover.ring.recovery import (
 )
 from aiorecover.ring.ring import Ring
 from aiorecover.ring.segments import Region, Segment
+
+TAIL = 128  # bytes: the id is a record's last header
 
 
 @dataclass(slots=True)
@@ -58,6 +62,19 @@ class Recovered:
     transaction: int = 0  # the highest number in a batch, and in a settled one (R12)
     settled_transaction: int = 0
     sources: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+    issued: dict[int, int] = field(default_factory=dict)  # the highest sequence that was found of each epoch
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What `recover` has found so far."""
+
+    ring: Ring
+    doubt_since: int  # Unix s; 0: no flush was under way as the last life ended (R6)
+    result: Recovered = field(default_factory=Recovered)
+    settled: dict[Lane, Order] = field(default_factory=dict)  # up to where a lane is settled (R3)
+    opened: dict[tuple[int, int], tuple[Segment, Found]] = field(default_factory=dict)  # to be sealed
+    doubtful: dict[Lane, list[tuple[Segment, Found]]] = field(default_factory=dict)  # not covered by a sync point
 
 
 def new_producer_id(random: Callable[[int], bytes]) -> str:
@@ -73,10 +90,13 @@ def open_ring(ring: Ring, *, name: str | None = None, guarantee: str = "at_least
 
     """
     directory, files = ring.directory, ring.files
-    directory.check_destination(name, guarantee, None)
+    stored = directory.checkpoint
+    emptied = stored is not None and stored.guarantee != guarantee and not look(directory.path, files).records
+    directory.check_destination(name, None if emptied else guarantee, None)
     boot_id = directory.boot_id
     ring.boot_id = bytes.fromhex(boot_id.replace("-", ""))[:16].ljust(16, b"\0") if boot_id else files.random(16)
-    stored = directory.checkpoint
+    if stored is None:  # it is durable before anything is stored here (R1)
+        _refuse_foreign(ring)
     segments: list[Segment] = []
     for base in range(0, files.size(ring.fd), ring.geometry.region):
         segments += _read_region(ring, base)
@@ -88,7 +108,7 @@ def open_ring(ring: Ring, *, name: str | None = None, guarantee: str = "at_least
         ring.topics.update(stored.topics)
         for key, newest in stored.sources.items():
             topic, _, partition = key.rpartition(":")
-            ring.sources[topic, int(partition)] = tuple(newest)
+            ring.sources[topic, int(partition)] = newest
     ring.start_ordinals()
     ring.check_volume()
     same_ring = stored is not None and same_boot and tuple(stored.ring) == tuple(files.identity(ring.fd))
@@ -110,11 +130,23 @@ def open_ring(ring: Ring, *, name: str | None = None, guarantee: str = "at_least
     return segments
 
 
+def _refuse_foreign(ring: Ring) -> None:
+    """Raise where a ring without a checkpoint holds something, and none of its regions is ours: write over nothing."""
+    files, geometry = ring.files, ring.geometry
+    for base in range(0, files.size(ring.fd), geometry.region):
+        head = files.read(ring.fd, base, layout.REGION_HEAD_SIZE)
+        if not any(head) or (layout.read_region(head, base, geometry) or _class_of(ring, base)) is not None:
+            return
+    if files.size(ring.fd):
+        path = ring.directory.path / "ring"
+        raise WalFormatError(f"the file belongs to another program: choose another wal_dir path={path}")
+
+
 def _read_region(ring: Ring, base: int) -> Iterator[Segment]:
     files, geometry = ring.files, ring.geometry
     size = layout.read_region(files.read(ring.fd, base, layout.REGION_HEAD_SIZE), base, geometry)
     if size is None:  # its head was never durable, or is damaged
-        size = _class_of(ring, base)
+        size = _class_of(ring, base) or geometry.large
         files.write(ring.fd, base, layout.pack_region(size, base))
     if files.size(ring.fd) < base + geometry.region:  # the process died as the file grew
         files.set_size(ring.fd, base + geometry.region)
@@ -132,15 +164,15 @@ def _read_region(ring: Ring, base: int) -> Iterator[Segment]:
             yield _segment(ring, region, at, head)
 
 
-def _class_of(ring: Ring, base: int) -> int:
-    """Return the class of a region without a head, as the first head of a segment says."""
+def _class_of(ring: Ring, base: int) -> int | None:
+    """Return the class of a region without a head, as the first head of a segment says; None: there is none."""
     geometry = ring.geometry
     for at in geometry.places(geometry.small):
         data = ring.files.read(ring.fd, base + at, SEGMENT_HEAD_SIZE)
         size = layout.claimed_size(data)
         if geometry.known(size) and layout.read_segment(data, base + at, size) is not None:
             return size
-    return geometry.large
+    return None
 
 
 def _segment(ring: Ring, region: Region, at: int, head: SegmentHead) -> Segment:
@@ -151,6 +183,7 @@ def _segment(ring: Ring, region: Region, at: int, head: SegmentHead) -> Segment:
     segment.filled = segment.size
     region.used += 1
     segment.lane.segments += 1
+    segment.lane.held += head.size
     segment.lane.earlier += 1
     ring.used += head.size
     return segment
@@ -163,99 +196,89 @@ def recover(ring: Ring, segments: list[Segment]) -> Recovered:
         WalIOError: the disk failed.
 
     """
-    result = Recovered()
+    reading = _Reading(ring, ring.doubt_since)
     segments = sorted(segments, key=lambda segment: segment.ordinal)
-    questioned = ring.questioned
     if segments:
-        _flush(ring, segments, questioned)
-    settled: dict[Lane, Order] = {}
-    opened: dict[tuple[int, int], tuple[Segment, Found]] = {}
-    doubtful: dict[Lane, list[tuple[Segment, Found]]] = {}
+        _flush(ring, segments, reading.doubt_since)
     for segment in segments:
         if ring.closing:
             raise ClosedError("the producer was stopped meanwhile")
         left = Left(segment)
-        result.left.append(left)
+        reading.result.left.append(left)
         for found in find_batches(segment.read, segment.salt, segment.size, trusted=segment.trusted):
             if not segment.trusted and segment.kind is SegmentKind.PUBLISHED:
-                _judge_tail(ring, segment, found, result, doubtful.setdefault(segment.lane, []))
-            _take_down(ring, left, found, result, settled, opened, questioned)
-    for segment, found in chain.from_iterable(doubtful.values()):
+                _judge_tail(reading, segment, found)
+            _take_down(reading, left, found)
+    for segment, found in chain.from_iterable(reading.doubtful.values()):
         if found.verdict is Verdict.TAIL:
             _store(ring, segment, found, State.VOID)
-    _void_children(ring, result, opened)
-    _settle_implied(ring, result, settled)
-    for segment, found in opened.values():
-        if found.order > settled.get(segment.lane, (0, 0)):
+    _void_children(reading)
+    _settle_implied(reading)
+    for segment, found in reading.opened.values():
+        if found.order > reading.settled.get(segment.lane, (0, 0)):
             _seal(ring, segment, found)
-    result.records = sum(left.records for left in result.left)
-    return result
+    reading.result.records = sum(left.records for left in reading.result.left)
+    return reading.result
 
 
-def _flush(ring: Ring, segments: list[Segment], questioned: int) -> None:
+def _flush(ring: Ring, segments: list[Segment], doubt_since: int) -> None:
     """Make what lies there durable before anything follows from it (R4).
 
     That there was another boot does not spare it: an opening before this one may have stored words since. Where it
     fails, the word for the next opening is stored after it: death between the two is not guarded against.
     """
-    if questioned:
-        _write_again(ring, segments, questioned)
+    if doubt_since:
+        _write_again(ring, segments, doubt_since)
     began_at = ring.files.now_ms() // 1000
     try:
         ring.files.flush(ring.fd)
     except WalIOError as error:
         ring.flusher.failed = error
-        ring.questioned = 1
+        ring.doubt_since = 1
         ring.directory.mark_flush(1)
         raise
     ring.flusher.previous_at = max(began_at, ring.flusher.previous_at)
 
 
-def _judge_tail(
-    ring: Ring, segment: Segment, found: Found, result: Recovered, doubtful: list[tuple[Segment, Found]]
-) -> None:
+def _judge_tail(reading: _Reading, segment: Segment, found: Found) -> None:
     """Take what no sync point covers for damage as soon as a later batch of the lane holds (R14): it was flushed."""
+    doubtful = reading.doubtful.setdefault(segment.lane, [])
     if found.verdict is Verdict.WAITS:
         for earlier, one in doubtful:
-            result.damaged += keep_aside(ring, earlier, one)
+            reading.result.damaged += keep_aside(reading.ring, earlier, one)
             if one.verdict is Verdict.TAIL:
-                _store(ring, earlier, one, State.VOID)
+                _store(reading.ring, earlier, one, State.VOID)
         doubtful.clear()
     if found.verdict is Verdict.TAIL or (found.verdict is Verdict.WAITS and found.lost):
         doubtful.append((segment, found))
 
 
-def _take_down(
-    ring: Ring,
-    left: Left,
-    found: Found,
-    result: Recovered,
-    settled: dict[Lane, Order],
-    opened: dict[tuple[int, int], tuple[Segment, Found]],
-    questioned: int,
-) -> None:
-    segment = left.segment
+def _take_down(reading: _Reading, left: Left, found: Found) -> None:
+    ring, segment, result = reading.ring, left.segment, reading.result
     result.transaction = max(result.transaction, found.head.transaction)
-    late = segment.trusted and found.head.state is not State.VOID and _point_to_store(segment, found, questioned)
+    late = 0
+    if segment.trusted and found.head.state is not State.VOID:
+        late = _point_to_store(segment, found, reading.doubt_since)
     if late and found.verdict is Verdict.WAITS and not intact(segment.read, found, flush_pending=_doubted(ring, found)):
         found = found._replace(verdict=Verdict.DAMAGED)  # a new point would take it for whole
     if found.verdict in (Verdict.DAMAGED, Verdict.EMPTY):
         _leave_out(ring, segment, found, result)
         return
     if found.verdict is Verdict.DONE and found.head.state is State.SETTLED and segment.kind is not SegmentKind.DEAD:
-        settled[segment.lane] = max(found.order, settled.get(segment.lane, (0, 0)))
+        reading.settled[segment.lane] = max(found.order, reading.settled.get(segment.lane, (0, 0)))
         result.settled_transaction = max(result.settled_transaction, found.head.transaction)
     if late:
         result.late.append((segment, found, late - 1))
     if segment.trusted and found.head.state is not State.VOID:
         _take_sources(segment, found, result)
+    _take_issued(segment, found, result)
     if found.verdict is not Verdict.WAITS:
         return
     _count(left, found)
     if segment.kind is not SegmentKind.PUBLISHED:
         left.children.append(found)
     if found.head.state is State.OPEN and segment.trusted:
-        opened[segment.ordinal, found.at] = segment, found
+        reading.opened[segment.ordinal, found.at] = segment, found
 
 
 def _leave_out(ring: Ring, segment: Segment, found: Found, result: Recovered) -> None:
@@ -266,6 +289,17 @@ def _leave_out(ring: Ring, segment: Segment, found: Found, result: Recovered) ->
         _store(ring, segment, found, State.VOID)
 
 
+def _take_issued(segment: Segment, found: Found, result: Recovered) -> None:
+    epoch, last = found.head.epoch, found.head.first + found.head.span
+    if found.verdict is Verdict.TAIL:
+        return
+    if found.verdict is Verdict.WAITS:  # an open one has not stored it in its head
+        tail = bytes(segment.read(max(found.at + RECORDS_AT, found.end - TAIL), found.end))
+        with suppress(DamagedRecordError):  # the batch is checked when it is read, and named then
+            last = id_of(tail, len(tail))[2]
+    result.issued[epoch] = max(result.issued.get(epoch, 0), last)
+
+
 def _count(left: Left, found: Found) -> None:
     if left.first is None:
         left.first, left.at, left.notes = found.order, found.at, found.notes_from
@@ -274,7 +308,7 @@ def _count(left: Left, found: Found) -> None:
     left.records += found.count
 
 
-def _point_to_store(segment: Segment, found: Found, questioned: int) -> int:
+def _point_to_store(segment: Segment, found: Found, doubt_since: int) -> int:
     """Return 0 where a batch has a sync point at its end; else 1 + the point that stays.
 
     The first flush stores the other (R4).
@@ -285,7 +319,7 @@ def _point_to_store(segment: Segment, found: Found, questioned: int) -> int:
     newest = max((0, 1), key=lambda one: (points[one].end, points[one].count))
     holds = newest
     covered = found.covered
-    if questioned and in_question(found, questioned):
+    if doubt_since and in_question(found, doubt_since):
         holds = newest_point(segment.read, found.head, found.at, found.notes_from)
         covered = covered and holds == newest
     return 0 if covered else 1 + (holds if holds >= 0 else 1)
@@ -307,7 +341,7 @@ def _take_sources(segment: Segment, found: Found, result: Recovered) -> None:
 
 
 def _doubted(ring: Ring, found: Found) -> bool:
-    return bool(ring.questioned) and in_question(found, ring.questioned)
+    return bool(ring.doubt_since) and in_question(found, ring.doubt_since)
 
 
 def _write_again(ring: Ring, segments: list[Segment], since: int) -> None:
@@ -328,8 +362,9 @@ def _write_again(ring: Ring, segments: list[Segment], since: int) -> None:
                 segment.write(found.notes, bytes(segment.read(found.notes, found.notes_from)))
 
 
-def _void_children(ring: Ring, result: Recovered, opened: dict[tuple[int, int], tuple[Segment, Found]]) -> None:
+def _void_children(reading: _Reading) -> None:
     """Void the rewritten batches whose parents still count (R8)."""
+    ring, result, opened = reading.ring, reading.result, reading.opened
     by_ordinal = {left.segment.ordinal: left.segment for left in result.left}
     parents: dict[int, dict[int, Found]] = {}
     for left in result.left:
@@ -355,17 +390,17 @@ def _void_children(ring: Ring, result: Recovered, opened: dict[tuple[int, int], 
         left.children = kept
 
 
-def _settle_implied(ring: Ring, result: Recovered, settled: dict[Lane, Order]) -> None:
+def _settle_implied(reading: _Reading) -> None:
     """Store the settled words that follow from a later one in the lane (R3)."""
-    for left in result.left:
-        upto = settled.get(left.segment.lane)
+    for left in reading.result.left:
+        upto = reading.settled.get(left.segment.lane)
         if upto is None or left.first is None or left.first >= upto or left.segment.kind is SegmentKind.DEAD:
             continue
         waiting = left.children or [found for found in _batches(left.segment) if found.verdict is Verdict.WAITS]
         left.children, left.first, left.waiting, left.records = [], None, 0, 0
         for found in waiting:
             if found.order < upto:
-                _store(ring, left.segment, found, State.SETTLED)
+                _store(reading.ring, left.segment, found, State.SETTLED)
                 continue
             _count(left, found)
             if left.segment.kind is not SegmentKind.PUBLISHED:
@@ -417,6 +452,7 @@ def adopt(ring: Ring, recovered: Recovered) -> None:
         lane.later.extendleft(left.segment for left in reversed(found_in))
     ring.pending += recovered.records
     ring.damaged += recovered.damaged
+    ring.issued = recovered.issued
     stored = ring.checkpoint.transaction
     ring.transaction = max(stored, recovered.transaction)
     ring.settled_transaction = max(stored, recovered.settled_transaction)

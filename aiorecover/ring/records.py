@@ -87,7 +87,7 @@ NULL = varint(-1)
 
 _ID_FIELD = VARINT[len(ID_NAME)] + ID_NAME
 _ID_MOST = 64  # bytes: name, length and text of an id with the longest producer id (16 characters) and numbers
-_ID_TEXT = re.compile(rb"([!-.0-~]+)/([1-9][0-9]{0,9})/([1-9][0-9]{3,19})")
+_ID_TEXT = re.compile(rb"([!-.0-~]+)/([1-9][0-9]{0,9})/([1-9][0-9]{0,19})")
 
 # What the two bytes of a length add up from; anything else (negative, longer) falls far below 0.
 _ELSE = -1 << 62
@@ -121,14 +121,14 @@ def read_varint(data: Buffer, at: int) -> tuple[int, int]:
     return (number >> 1) ^ -(number & 1), at + 1
 
 
-def id_prefix(producer_id: str, epoch: int, thousands: int) -> bytes:
-    """Return the header section of a record without other headers, except for the last three digits of its sequence.
+def id_prefix(producer_id: str, epoch: int, thousands: int, digits: int = 3) -> bytes:
+    """Return the header section of a record without other headers, except for the last digits of its sequence.
 
-    The sequence is ``thousands * 1000 + n`` with ``thousands`` >= 1; `DIGITS` [n] completes the section. A producer id
-    is at most 16 characters of printable ASCII without a slash.
+    The sequence is ``thousands * 1000 + n``; `DIGITS` [n] completes the section. Below 1,000 it is n alone, of so many
+    ``digits``, without zeros before it. A producer id is at most 16 characters of printable ASCII without a slash.
     """
-    text = f"{producer_id}/{epoch}/{thousands}".encode()
-    return VARINT[1] + _ID_FIELD + varint(len(text) + 3) + text
+    text = f"{producer_id}/{epoch}/{thousands or ''}".encode()
+    return VARINT[1] + _ID_FIELD + varint(len(text) + digits) + text
 
 
 def encode_headers(headers: object, id_prefix: bytes) -> bytes:

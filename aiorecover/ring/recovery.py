@@ -21,7 +21,7 @@ from typing import NamedTuple
 from aiorecover.ring import format as layout
 from aiorecover.ring.checksum import crc32
 from aiorecover.ring.format import DONE, LINE, OWN_HEAD_SIZE, RECORDS_AT, SEGMENT_HEAD_SIZE, BatchHead, State, SyncPoint
-from aiorecover.ring.notes import DamagedNoteError, note_starts
+from aiorecover.ring.notes import DamagedNoteError, notes_crc
 from aiorecover.ring.records import DamagedRecordError, check, count
 
 Read = Callable[[int, int], bytes]  # (start, end) within the segment -> the bytes there
@@ -48,7 +48,6 @@ class Found(NamedTuple):
     count: int  # type: ignore[assignment]
     notes: int  # where the notes that count start
     notes_from: int  # where those of the batch before start
-    point: int  # which sync point holds and covers most; -1: none, or not looked at
 
     @property
     def order(self) -> Order:
@@ -79,17 +78,7 @@ def find_batches(
     ``trusted``: the segment was written in this boot. ``notes``: where the notes of what came before may
     start (`Found.notes_after`); empty: nothing came before.
     """
-    return _chain(read, salt, size, trusted, start, notes or (size,))
-
-
-def _chain(
-    read: Read,
-    salt: int,
-    size: int,
-    trusted: bool,  # noqa: FBT001
-    at: int,
-    notes: tuple[int, ...],
-) -> Iterator[Found]:
+    at, notes = start, notes or (size,)
     lost = not trusted  # whether what follows may begin anywhere
     if not salt:  # of a head that was stored in part
         return
@@ -120,7 +109,7 @@ def _nameless(at: int, end: int, salt: int, notes: int) -> Found:
     """Return a batch of which nothing can be read, not even its head."""
     none = SyncPoint(0, 0, 0, 0)
     head = BatchHead(salt, None, 0, end, notes, 0, 0, 0, 0, 0, 1, 0, (none, none), (0, 0), 0, 0, 0)
-    return Found(at, head, Verdict.DAMAGED, end, 1, notes, notes, -1)
+    return Found(at, head, Verdict.DAMAGED, end, 1, notes, notes)
 
 
 def _look_for(read: Read, salt: int, at: int, size: int) -> int | None:
@@ -138,7 +127,7 @@ def _judge(read: Read, head: BatchHead, at: int, notes: int, trusted: bool) -> F
     sane = start <= head.end <= head.notes <= notes
     end, notes_at = (head.end, head.notes) if sane else (start, notes)
     if head.state in DONE:
-        return Found(at, head, Verdict.DONE, end, head.count, notes_at, notes, -1)
+        return Found(at, head, Verdict.DONE, end, head.count, notes_at, notes)
     if not trusted:
         return _judge_points(read, head, at, notes)
     verdict, records = Verdict.WAITS, head.count
@@ -151,16 +140,16 @@ def _judge(read: Read, head: BatchHead, at: int, notes: int, trusted: bool) -> F
             records = count(read(start, end))
         except DamagedRecordError:
             verdict, records = Verdict.DAMAGED, head.count
-    return Found(at, head, verdict, end, records, notes_at, notes, -1)
+    return Found(at, head, verdict, end, records, notes_at, notes)
 
 
 def _judge_points(read: Read, head: BatchHead, at: int, notes: int) -> Found:
     which = newest_point(read, head, at, notes)
     if which >= 0:
         point = head.points[which]
-        return Found(at, head, Verdict.WAITS, point.end, point.count, point.notes, notes, which)
+        return Found(at, head, Verdict.WAITS, point.end, point.count, point.notes, notes)
     verdict = Verdict.DAMAGED if all(point.end for point in head.points) else Verdict.TAIL
-    return Found(at, head, verdict, at + RECORDS_AT, 0, notes, notes, -1)
+    return Found(at, head, verdict, at + RECORDS_AT, 0, notes, notes)
 
 
 def newest_point(read: Read, head: BatchHead, at: int, notes: int) -> int:
@@ -175,22 +164,15 @@ def point_holds(read: Read, head: BatchHead, at: int, notes: int, point: SyncPoi
     """Whether the checksum of ``point`` is that of what lies there; ``notes``: where those of the one before start."""
     if not at + RECORDS_AT < point.end <= point.notes <= notes or not point.count:
         return False
-    records = crc32(read(at + RECORDS_AT, point.end), layout.salted(head.salt))
-    noted = notes_crc(read(point.notes, notes), head.salt)
-    return noted is not None and point.crc == layout.point_crc(
+    begin = layout.salted(head.salt)
+    records = crc32(read(at + RECORDS_AT, point.end), begin)
+    try:
+        noted = notes_crc(bytes(read(point.notes, notes)), begin)
+    except DamagedNoteError:
+        return False
+    return point.crc == layout.point_crc(
         records, noted, head.first, head.epoch, head.base, head.parent, head.kind, point.end, point.notes, point.count
     )
-
-
-def notes_crc(data: bytes, salt: int) -> int | None:
-    """Return the checksum of notes in order of writing; None: they are no whole notes."""
-    crc = layout.salted(salt)
-    try:
-        for start, stop in note_starts(bytes(data)):
-            crc = crc32(data[start:stop], crc)
-    except DamagedNoteError:
-        return None
-    return crc
 
 
 def intact(read: Read, found: Found, *, flush_pending: bool) -> bool:

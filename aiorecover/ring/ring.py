@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from aiorecover.errors import WalFullError
+from aiorecover.errors import WalError, WalFullError
 from aiorecover.ring import format as layout
 from aiorecover.ring.checkpoint import Checkpoint
 from aiorecover.ring.directory import Directory
@@ -27,6 +27,7 @@ LEAST_BYTES = 8 << 20  # `wal_max_bytes` at the least: some lanes, and room to r
 SHARE_OF_VOLUME = 20  # a twentieth of the volume stays free unless the caller says otherwise
 FREE_MOST = 1 << 30  # or a GiB, where that is less
 RESTED_MOST = 128  # free segments that give their disk space back each second: 0.1 to 3 ms each, beside the loop
+DAMAGES_MOST = 1000  # damaged batches that wait to be named in a manifest: the log names all
 NAMED_LANES = 3  # that an error about a full ring names
 
 _log = logging.getLogger("aiorecover")
@@ -81,9 +82,11 @@ class Ring:
         self.pending = 0  # records in sealed batches that are not done
         self.transaction = self.settled_transaction = 0  # the highest number in a batch, and in a settled one (R12)
         self.recovering = False
-        self.questioned = directory.flush_pending  # a flush was under way as the last life ended (R6)
+        self.doubt_since = directory.flush_pending  # a flush was under way as the last life ended (R6)
         self.undurable = False  # a flush failed before the opening's: what earlier lives left may not be on the disk
         self.damaged = 0  # records
+        self.damages: deque[tuple[int, int, int]] = deque(maxlen=DAMAGES_MOST)  # epoch, first and last sequence
+        self.issued: dict[int, int] = {}  # the highest sequence that was found of each earlier epoch
         self.checkpoint_due = False
         self.flusher = Flusher(self)
         self.next_sequence: Callable[[], int] = lambda: 0
@@ -103,7 +106,7 @@ class Ring:
         """Fix what stays free on the volume.
 
         Raises:
-            WalFullError: the volume cannot hold the least that a ring takes.
+            WalFullError: the volume cannot hold the least that a ring takes, and no segment waits to be delivered.
 
         """
         free, total = self.files.volume(self.directory.path)
@@ -112,7 +115,7 @@ class Ring:
         )
         room = free + self.used + self.kept - self.min_free
         least = min(LEAST_BYTES, self.limits.max_bytes)
-        if room < least:
+        if room < least and not self.used:
             fits = max(0, free - least)
             raise WalFullError(
                 "the volume cannot hold a write-ahead log: free disk space, or lower wal_min_free_bytes to "
@@ -137,6 +140,10 @@ class Ring:
         size = -(-need // geometry.huge_unit) * geometry.huge_unit
         return size if size <= geometry.huge_most else None
 
+    def allows(self, size: int) -> bool:
+        """Whether the limit leaves room for a segment of this size."""
+        return self.used + size <= self.limits.max_bytes
+
     def take(self, size: int, lane: Lane, kind: SegmentKind) -> Segment:
         """Give a free segment to a lane; a rewrite may go beyond the limit (R10).
 
@@ -145,7 +152,7 @@ class Ring:
 
         """
         rewriting = kind is not SegmentKind.PUBLISHED
-        if not rewriting and self.used + size > self.limits.max_bytes:
+        if not rewriting and not self.allows(size):
             self._hurry()
             raise WalFullError(
                 f"the ring is full: wait for delivery, or raise wal_max_bytes wal_max_bytes={self.limits.max_bytes} "
@@ -177,8 +184,20 @@ class Ring:
         segment.opened_at = self.files.monotonic()
         region.used += 1
         lane.segments += 1
+        lane.held += size
         self.used += size
         return segment
+
+    @property
+    def full(self) -> bool:
+        """Whether the limit, or the volume's, does not let a lane take another small segment."""
+        small = self.geometry.small
+        if not self.allows(small):
+            return True
+        try:
+            return not self._free.get(small) and self.files.volume(self.directory.path)[0] - small < self.min_free
+        except WalError:  # the directory was removed: `state` says so
+            return False
 
     def _find(self, size: int, rewriting: bool) -> FreeSegment:  # noqa: FBT001
         if free := self._free.get(size):
@@ -227,6 +246,7 @@ class Ring:
             region.hot -= 1
         region.used -= 1
         segment.lane.segments -= 1
+        segment.lane.held -= segment.size
         segment.lane.earlier -= segment.earlier
         self.used -= segment.size
         if segment.earlier:  # how much of it has disk space is not known
@@ -385,7 +405,7 @@ class Ring:
         topic, partition, offset = source
         segment.sources = True
         self.sources[topic, partition] = (offset, self.epoch, sequence)
-        self.checkpoint_due = True
+        self.checkpoint_due = True  # with the flush that covers the record: else it would be made again
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -407,7 +427,7 @@ class Ring:
                 msgspec.structs.replace(
                     stored,
                     topics=dict(self.topics),
-                    sources={f"{topic}:{partition}": newest for (topic, partition), newest in sources.items()},
+                    sources=_by_name(sources),
                     transaction=max(stored.transaction, self.settled_transaction),
                 )
             )
@@ -428,6 +448,10 @@ class Ring:
         for region in self.regions:
             region.close()
         self.directory.close()
+
+
+def _by_name(sources: dict[tuple[str, int], tuple[int, int, int]]) -> dict[str, tuple[int, int, int]]:
+    return {f"{topic}:{partition}": newest for (topic, partition), newest in sources.items()}
 
 
 def _at_once(work: Callable[[], None], then: Callable[[], None]) -> None:

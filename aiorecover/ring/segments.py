@@ -10,7 +10,7 @@ from aiorecover.ring import format as layout
 from aiorecover.ring.checksum import crc32
 from aiorecover.ring.files import Files, Mapping
 from aiorecover.ring.format import DONE, RECORDS_AT, State, SyncPoint
-from aiorecover.ring.notes import note_starts
+from aiorecover.ring.notes import notes_crc
 from aiorecover.ring.records import BATCH_HEAD_SIZE, batch_head
 
 if TYPE_CHECKING:
@@ -234,8 +234,12 @@ class Batch:
 
     def store(self, state: State, epoch: int) -> None:
         """Store the state and the epoch in which the batch came to it: one store."""
-        self.segment.store(self.at + layout.STATE_AT, layout.state_word(state, self.segment.salt, epoch))
+        self.store_word(state, epoch)
         self.state = state
+
+    def store_word(self, state: State, epoch: int) -> None:
+        """Store a state on the disk alone: the object keeps its own until that is durable."""
+        self.segment.store(self.at + layout.STATE_AT, layout.state_word(state, self.segment.salt, epoch))
 
     def store_identity(self, identity: Identity, sent_at: int, epoch: int) -> None:
         """Store what the batch is sent under, then SENT (R7). ``sent_at``: CLOCK_BOOTTIME in ms."""
@@ -252,9 +256,7 @@ class Batch:
         segment = self.segment
         self.records_crc = crc32(segment.read(self.synced, end), self.records_crc)
         if notes != self.synced_notes:
-            data = bytes(segment.read(notes, self.synced_notes))
-            for start, stop in note_starts(data):
-                self.notes_crc = crc32(data[start:stop], self.notes_crc)
+            self.notes_crc = notes_crc(bytes(segment.read(notes, self.synced_notes)), self.notes_crc)
         crc = layout.point_crc(
             self.records_crc,
             self.notes_crc,

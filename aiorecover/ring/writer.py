@@ -15,10 +15,11 @@ from aiorecover.ring.lane import VARINT_MOST, Cursor, note_room
 from aiorecover.ring.records import DIGITS, NULL, TABLE, VARINT, encode_headers, id_prefix, moved, varint
 from aiorecover.ring.segments import Batch
 
-FIRST_SEQUENCE = 1000  # of an epoch: a sequence has four digits at least, its last three come from a table
+FIRST_SEQUENCE = 1  # of an epoch
 THOUSAND = 1000
+SHORT = [b"%d" % number for number in range(THOUSAND)]  # sequences below it, and `DIGITS` ends the others
 
-Found = tuple[Cursor, bytes]  # where a record goes, and its key as Kafka writes it
+Target = tuple[Cursor, bytes]  # where a record goes, and its key as Kafka writes it
 
 _join = b"".join
 
@@ -39,22 +40,25 @@ class Writer:
 
     """
 
-    __slots__ = ("_low", "_make_receipt", "_prefix", "_thousands", "epoch", "find", "lanes", "producer_id")
+    __slots__ = (
+        "_digits", "_end", "_low", "_make_receipt", "_prefix", "_thousands", "epoch", "find", "lanes", "producer_id",
+    )  # fmt: skip
 
     def __init__(
         self,
         producer_id: str,
         epoch: int,
-        find: Callable[[str, Any, int | None], Found],
+        find: Callable[[str, Any, int | None], Target],
         make_receipt: Callable[[int, int, Batch], Any] = Receipt,
     ) -> None:
         """``find(topic, key, partition)`` returns where a record goes, and may put it into ``lanes``."""
         self.producer_id, self.epoch = producer_id, epoch
-        self.lanes: dict[str, dict[Any, Found]] = {}
+        self.lanes: dict[str, dict[Any, Target]] = {}
         self.find = find
         self._make_receipt = make_receipt
-        self._thousands, self._low = FIRST_SEQUENCE // THOUSAND, 0
-        self._prefix = id_prefix(producer_id, epoch, self._thousands)
+        self._thousands, self._digits = 0, SHORT
+        self._low = self._end = FIRST_SEQUENCE  # `_end`: where another prefix begins
+        self._prefix = b""
 
     def make_receipts(self, make_receipt: Callable[[int, int, Batch], Any]) -> None:
         """Have `append` return what ``make_receipt(sequence, index, batch)`` returns."""
@@ -94,8 +98,8 @@ class Writer:
             length = len(value)
             size = VARINT[length] if length < TABLE else varint(length)
         low = self._low
-        if low == THOUSAND:
-            low = self._next_thousand()
+        if low == self._end:
+            low = self._next_prefix(low)
         ids = self._prefix if headers is None else encode_headers(headers, self._prefix)
         while True:
             if timestamp_ms != cursor.stamp:
@@ -104,7 +108,7 @@ class Writer:
             if index == TABLE:  # more records a batch are worth no longer table
                 cursor.make_room(0)
                 continue
-            record = _join((cursor.prefix, VARINT[index], key_part, size, value, ids, DIGITS[low]))
+            record = _join((cursor.prefix, VARINT[index], key_part, size, value, ids, self._digits[low]))
             length = len(record)
             record = (VARINT[length] if length < TABLE else varint(length)) + record
             start = cursor.position
@@ -125,10 +129,14 @@ class Writer:
         self._low = low + 1
         return self._make_receipt(self._thousands * THOUSAND + low, index, cursor.batch)  # type: ignore[arg-type]
 
-    def _next_thousand(self) -> int:
-        self._thousands, self._low = self._thousands + 1, 0
-        self._prefix = id_prefix(self.producer_id, self.epoch, self._thousands)
-        return 0
+    def _next_prefix(self, low: int) -> int:
+        """Begin the sequences of two digits, of three, or the next thousand."""
+        if low == THOUSAND:
+            self._thousands, self._digits, low = self._thousands + 1, DIGITS, 0
+        digits = 3 if self._thousands else len(SHORT[low])
+        self._low, self._end = low, 10**digits
+        self._prefix = id_prefix(self.producer_id, self.epoch, self._thousands, digits)
+        return low
 
 
 def append_raw(cursor: Cursor, record: bytes, delta: int, note: bytes | None = None, sequence: int = 0) -> None:

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from aiokafka.errors import KafkaTimeoutError
 
-from aiorecover.delivery.lane import MAKE_ROOM
 from aiorecover.errors import (
     ConfigError,
     EncodeError,
     PermanentDeliveryError,
     RecordTooLargeError,
 )
+from aiorecover.kafka.rewrite import FULL
 from aiorecover.producer import RecoverableProducer
-from aiorecover.record import RECORD_ID_HEADER
-from aiorecover.record_id import parse_record_id
+from aiorecover.record_id import RECORD_ID_HEADER, parse_record_id
 from aiorecover.spark.attempt_directory import AttemptDirectory
 from aiorecover.spark.event_loop import EventLoop
-from aiorecover.spark.letter_lines import letter_lines_held_back
 from aiorecover.spark.sink_manifest import WRITE_HEADER, Attempt, Write, ranges_of, topics_of
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ def make_attempt(
     first = next((batch for batch in rows if batch.num_rows), None)
     if first is None:
         return Attempt(write, partition, attempt, None, 1, 1, 0, 0)
-    with letter_lines_held_back(), EventLoop() as loop:
+    with EventLoop() as loop:
         sending = _Sending(plan, write)
         begun: concurrent.futures.Future[None] | None = None
         try:
@@ -169,12 +167,13 @@ class _Sending:
         """Wait until Kafka has everything, and close."""
         producer = self._producer
         await self._flush()
-        await self._dead_letters()  # where there are too many, nobody waits for their copies
-        await producer.drain(self._plan.timeout_ms)
-        letters = await self._dead_letters()  # and copies that were refused in turn
+        letters = await self._dead_letters()  # where there are too many, their copies are not waited for
+        if letters and self._copies_to() is not None:
+            await self._flush()
+            letters = await self._dead_letters()  # and copies that were refused in turn
         accepted = producer.statistics().accepted
         producer_id, epoch = producer.producer_id, producer.epoch
-        exported = bool(letters) and not self._all_copied(letters, accepted)
+        exported = self._copies() != len(letters)  # a copy that was refused in turn is a letter more
         if exported:
             await producer.dead_letters.export(self._directory.letters)
         if await producer.stop():
@@ -197,18 +196,19 @@ class _Sending:
             kept=kept,
         )
 
-    def _all_copied(self, letters: list[int], accepted: int) -> bool:
-        """Whether Kafka has a copy of each letter: what was accepted besides the rows.
+    def _copies(self) -> int:
+        """Return how many records were accepted besides the rows: copies of dead letters."""
+        return self._producer.statistics().accepted - (self._rows - self._refused)
 
-        One that was refused is a letter more, and one that was too large for the ring is a copy less.
-        """
-        return accepted - (self._rows - self._refused) == len(letters)
+    def _copies_to(self) -> str | None:
+        topic: str | None = self._plan.producer.get("dead_letter_topic")
+        return topic
 
     async def _flush(self) -> None:
         try:
             await self._producer.flush(self._plan.timeout_ms)
         except PermanentDeliveryError as error:
-            if MAKE_ROOM not in str(error):
+            if FULL not in str(error):
                 raise
             raise ConfigError(
                 "the dead letters of an attempt do not fit into its ring: mend the cause, or raise "
@@ -216,7 +216,7 @@ class _Sending:
             ) from None
 
     def _topics(self, letters: list[int]) -> set[str]:
-        copies = self._plan.producer.get("dead_letter_topic") if letters else None
+        copies = self._copies_to() if letters else None
         return {*self._partitions, *([copies] if copies else [])}
 
     async def _dead_letters(self) -> list[int]:
@@ -229,7 +229,7 @@ class _Sending:
         sequences: list[int] = []
         if self._producer.statistics().dead_lettered:
             async for letter in self._producer.dead_letters.list():
-                self._why = f"{letter.error}: {letter.message}"
+                self._why = letter.error
                 found = parse_record_id(letter.record_id)
                 if found is not None:
                     sequences.append(found[2])

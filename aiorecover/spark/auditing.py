@@ -3,11 +3,9 @@
 A producer numbers the records of an epoch 1, 2, 3, without gaps, over all its topics. So the ids that are there name
 those that are not. How it is found, with nothing collected that grows with the data:
 
-1. Each record says whether it is *ahead*: its epoch and sequence are above those of every record of its directory that
-   stands before it in its Kafka partition, whichever start of it published that: their producer ids have the first
-   characters in common. (An attempt of a sink has a directory of its own, and there are so many of these that some have
-   these characters in common, too; so of what their header tells the whole id counts.) That takes one sort by offset,
-   a third of what an audit costs; with ``order=False`` there is none, and nothing is told of the order.
+1. Each record says whether it is *ahead*: its epoch and sequence are above those of every record of its directory (its
+   producer id) that stands before it in its Kafka partition, whichever start published that. That takes one sort by
+   offset, a third of what an audit costs; with ``order=False`` there is none, and nothing is told of the order.
    (The order of rows in files proves nothing: Spark reads files by their size.)
 2. The records of a producer, epoch and bucket of 32,768 sequences become one bitmap, and those that were ahead another
    one. So few bytes travel: 4 KiB for a bucket, not the records.
@@ -33,7 +31,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, joined, ranges_in, runs, set_in_one
-from aiorecover.spark.handed_over import TEXT, WHOLE, are_headers, check_columns, check_frame, shown
+from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, check_frame, shown
 from aiorecover.spark.known_last import COLUMNS, KnownLast, known_frame
 from aiorecover.spark.leftovers import (
     COUNTS,
@@ -42,14 +40,12 @@ from aiorecover.spark.leftovers import (
     audited_whole,
     told_by_sinks,
     with_verdict,
-    write_of,
 )
 from aiorecover.spark.manifests import Manifests, judge, of_table, unknown
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 from aiorecover.spark.repeats import repeats
 from aiorecover.spark.targets import read_target
-from aiorecover.wal.format import DIRECTORY_TEXT, SEQUENCE_BITS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -223,7 +219,7 @@ def _buckets(records: DataFrame, *, judged: bool, order: bool) -> DataFrame:
     ordered = order and set(_PLACE) <= set(records.columns)
     narrow = records.select(
         *ID_COLUMNS,
-        *([_ahead(records).alias("ahead")] if ordered else []),
+        *([_ahead().alias("ahead")] if ordered else []),
         *(["verdict"] if judged else []),
         *(["topic"] if judged and "topic" in records.columns else []),
     )
@@ -266,23 +262,12 @@ def _null(kind: str) -> Column:
     return F.lit(None).cast(kind)
 
 
-def _ahead(records: DataFrame) -> Column:
+def _ahead() -> Column:
     """Whether a record's position is above those of all records of its directory before it in its Kafka partition."""
-    position = F.shiftleft(F.col("epoch").cast("bigint"), SEQUENCE_BITS) + F.col("sequence")
-    before = Window.partitionBy("topic", "partition", _directory(records)).orderBy("offset")
+    position = F.struct("epoch", "sequence")
+    before = Window.partitionBy("topic", "partition", "producer_id").orderBy("offset")
     highest = F.max(position).over(before.rowsBetween(Window.unboundedPreceding, -1))
     return F.coalesce(position > highest, F.lit(True))  # noqa: FBT003 - a literal
-
-
-def _directory(records: DataFrame) -> Column:
-    """What the producer ids of all starts of a directory have in common; of a sink's, each of which starts once, all.
-
-    Where the headers are not known, two of some hundred thousand attempts may count as one directory, as its copies do.
-    """
-    common = F.substring("producer_id", 1, DIRECTORY_TEXT)
-    if "headers" not in records.columns or not are_headers(records.schema["headers"].dataType):
-        return common
-    return F.when(write_of().isNotNull(), F.col("producer_id")).otherwise(common)
 
 
 def _missing(buckets: DataFrame, known: DataFrame, *, from_first: bool) -> DataFrame:

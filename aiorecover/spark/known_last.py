@@ -11,9 +11,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
-from aiorecover.record_id import ID_PATTERN
+from aiorecover.record_id import EPOCH_MAX, ID_PATTERN, SEQUENCE_MAX
 from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, shown
-from aiorecover.wal.format import EPOCH_MAX, SEQUENCE_MASK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,9 +63,9 @@ def _check(key: object, last: object) -> None:
         )
     if not _is_whole(epoch) or not 1 <= epoch <= EPOCH_MAX:
         raise ConfigError(f"an epoch in known_last must be an int from 1 to {EPOCH_MAX}: {shown('epoch', epoch)}")
-    if not _is_whole(last) or not 0 <= last <= SEQUENCE_MASK:
+    if not _is_whole(last) or not 0 <= last <= SEQUENCE_MAX:
         raise ConfigError(
-            f"the last sequence in known_last must be an int from 0 (none was published) to {SEQUENCE_MASK}: "
+            f"the last sequence in known_last must be an int from 0 (none was published) to {SEQUENCE_MAX}: "
             f"{shown('last', last)}"
         )
 

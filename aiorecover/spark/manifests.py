@@ -1,15 +1,14 @@
 """What producers say of their own records (``audit_topic``), and what that makes of those that are missing.
 
-`aiorecover.delivery.manifest` says what a manifest claims. Of each key the newest counts, and of an epoch all together:
+`aiorecover.manifests` says what a manifest claims. Of each key the newest counts, and of an epoch all together:
 the highest numbers and the union of the ranges. Missing ranges and told ranges meet by their edges, in order, epoch by
 epoch: so what travels are ranges, and neither records nor sequences.
 
 What nobody has told is not known here, above all what an epoch accepted since its last manifest: a machine that dies
 in an outage, which holds up manifests as well, leaves no trace of it but in its ring. So it is counted of how many
 epochs that may be said (`unknown`), next to what is found. An epoch is open until it is sealed; or until something of a
-later epoch of its directory is settled, for the watermark goes over both, so that nothing of the earlier one waits by
-then, told or not. (That is how an epoch ends of which nobody tells the seal: `aiorecover.delivery.manifest`, limits.
-Copies of a directory are one here, as they are where an epoch is sealed.)
+later epoch of its directory is settled, since what is settled goes over epochs in their order: nothing of the earlier
+one waits by then, told or not. (So ends an epoch whose seal never came. Copies of a directory are one here.)
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from aiorecover.delivery.manifest import VERSION
 from aiorecover.errors import ConfigError
+from aiorecover.manifests import VERSION
 from aiorecover.spark.handed_over import WHOLE, check_columns, check_frame
 from aiorecover.spark.persisted import Persisted
-from aiorecover.wal.format import DIRECTORY_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +98,7 @@ def read_manifests(df: DataFrame) -> Manifests:
 
 
 def _is_open() -> Column:
-    directory = Window.partitionBy(F.substring("producer_id", 1, DIRECTORY_TEXT))
+    directory = Window.partitionBy("producer_id")
     newest_settled = F.max(F.when(F.col("settled") > 0, F.col("epoch"))).over(directory)
     is_passed = F.coalesce(F.col("epoch") < newest_settled, F.lit(False))  # noqa: FBT003 - a literal
     return F.col("sealed_at").isNull() & ~is_passed

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
-from aiorecover.record import RECORD_ID_HEADER
-from aiorecover.record_id import ID_PATTERN
+from aiorecover.record_id import EPOCH_MAX, ID_PATTERN, RECORD_ID_HEADER, SEQUENCE_MAX
 from aiorecover.spark.handed_over import HEADERS, TEXT, WHOLE, check_columns, check_frame
-from aiorecover.wal.format import EPOCH_MAX, SEQUENCE_MASK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -46,14 +44,13 @@ def parse_record_id(df: DataFrame) -> DataFrame:
         raise ConfigError(f"the ids are parsed already, or these columns must be renamed first: columns={taken}")
     check_columns("the records", df, {"headers": HEADERS})
     parts = F.col(_PARTS)
-    # Out of range is no id of ours: arithmetic on positions must not overflow.
-    valid = (parts[1].cast("int") <= EPOCH_MAX) & (parts[2].cast("bigint") <= SEQUENCE_MASK)
+    valid = (parts[1].cast("bigint") <= EPOCH_MAX) & (parts[2].cast("bigint") <= SEQUENCE_MAX)
     return (
         df.withColumn(_PARTS, _parts())
         .withColumns(
             {
                 "producer_id": F.when(valid, parts[0]),
-                "epoch": F.when(valid, parts[1].cast("int")),
+                "epoch": F.when(valid, parts[1].try_cast("int")),
                 "sequence": F.when(valid, parts[2].cast("bigint")),
             }
         )

@@ -105,7 +105,6 @@ from aiorecover.errors import ConfigError, DeliveryError, PermanentDeliveryError
 from aiorecover.producer import RecoverableProducer
 from aiorecover.spark.attempt import make_attempt
 from aiorecover.spark.decided import check_write
-from aiorecover.spark.letter_lines import letter_lines_held_back
 from aiorecover.spark.sink_manifest import PART_BYTES, PARTITION, Attempt, Write, manifest_of
 from aiorecover.spark.sink_plan import plan
 from aiorecover.spark.topics_there import check_topics
@@ -234,7 +233,7 @@ def publish_manifest(plan: Plan, write: Write, attempts: Sequence[Attempt]) -> N
 
 def publish_parts(plan: Plan, parts: Sequence[tuple[bytes, bytes]]) -> None:
     """The same, of what makes up manifests."""
-    with letter_lines_held_back(), tempfile.TemporaryDirectory(prefix="aiorecover-manifest-") as directory:
+    with tempfile.TemporaryDirectory(prefix="aiorecover-manifest-") as directory:
         asyncio.run(_publish(plan, parts, Path(directory)))
 
 

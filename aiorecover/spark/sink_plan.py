@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from aiokafka.helpers import create_ssl_context
 from pyspark.sql.types import BinaryType, IntegerType, StringType, TimestampType
 
-from aiorecover.config import DURATION_MAX_MS, KNOWN_OPTIONS, MIB, Config
+from aiorecover.checks import DURATION_MAX_MS
+from aiorecover.config import KNOWN_OPTIONS, MIB, Config
 from aiorecover.errors import ConfigError, EncodeError
 from aiorecover.serialization import check_topic
 from aiorecover.spark.handed_over import HEADERS, are_headers

@@ -10,8 +10,7 @@ it; :mod:`aiorecover.testing.memory_disk` says what survives what. It needs Linu
 """
 
 from aiorecover.testing.memory_disk import MemoryDisk
-from aiorecover.testing.memory_file import StoredFile
 from aiorecover.testing.mock_cluster import DISCONNECT, ApiKey, MockCluster, MockRequest
 from aiorecover.testing.mock_cluster_process import MockClusterProcess
 
-__all__ = ["DISCONNECT", "ApiKey", "MemoryDisk", "MockCluster", "MockClusterProcess", "MockRequest", "StoredFile"]
+__all__ = ["DISCONNECT", "ApiKey", "MemoryDisk", "MockCluster", "MockClusterProcess", "MockRequest"]

@@ -1,169 +1,347 @@
-"""A whole ``wal_dir`` in memory, that can die with its process and lose its power.
+"""A ``wal_dir`` in memory that can die with its process and lose its power.
 
-Give a `MemoryDisk` to a producer in place of a path, and take crash images of it at any moment, also while the
-producer runs: each is a disk of its own, with nothing locked, for the producer of the next life::
-
-    def orders_service(disk: MemoryDisk, cluster: MockCluster) -> RecoverableProducer:
-        return RecoverableProducer(
-            disk,
-            bootstrap_servers=cluster.bootstrap_servers,
-            fsync="always",
-            slot_bytes=64 * 1024,  # small: a crash image copies every slot
-            retry_backoff_ms=10,
-        )
-
-
-    async def crash(
-        cluster: MockCluster, image: Callable[[MemoryDisk], MemoryDisk]
-    ) -> tuple[list[bytes | None], MemoryDisk]:
-        disk = MemoryDisk()
-        service = orders_service(disk, cluster)
-        cluster.broker_down()
-        await service.start()
-        accepted: list[bytes | None] = []
-        for number in range(100):
-            order = b"order %d" % number
-            await service.publish("orders", order, partition=0)
-            accepted.append(order)
-        left = image(disk)  # the crash: whatever this service does from here on does not count
-        await service.stop(timeout_ms=0)
-        cluster.broker_up()
-        return accepted, left
-
-
-    async def recover(cluster: MockCluster, disk: MemoryDisk) -> list[bytes | None]:
-        async with orders_service(disk, cluster) as service:
-            await service.flush(timeout_ms=20_000)
-        ...  # reads the topic
-
-
-    def test_a_killed_service_loses_no_order() -> None:
-        with MockCluster() as cluster:
-            cluster.create_topic("orders")
-            accepted, left = asyncio.run(crash(cluster, MemoryDisk.after_process_death))
-            assert asyncio.run(recover(cluster, left)) == accepted
-
-``examples/test_recovery.py`` is the whole file, with power cuts.
+Give a `MemoryDisk` to a producer in place of a path, take an image of it at any moment, also while the producer runs,
+and start the next life of your service on the image. ``examples/test_recovery.py`` is a whole test of that kind.
 
 What survives what
-    death of the process  everything that was stored: the pages belong to the kernel. What was not synced still is not.
-    power cut             what a sync made durable; and of everything else any part, sector by sector, so that pages
-                          may be torn. A file's length is between the durable and the live one. A file or directory
-                          whose name no sync of its directory made durable may be gone with all that is in it. The seed
-                          chooses; the same seed chooses the same on the same disk. Try many.
-    between syncs         the kernel writes when it likes. `MemoryDisk.write_back` plays that, so that a power cut also
-                          finds older versions of a sector than the last one.
+    death of the process  everything that was stored: the pages belong to the kernel. What was not flushed still is not.
+    power cut             what a flush made durable; of everything else any part, by lines of 64 bytes, sectors of 512
+                          or pages of 4096. The seed chooses. Try many.
 
-Faults: `MemoryDisk.full` and `resize`; `fail_syncs`; `remove`; and for one file, by its name in the ``wal_dir``,
-``disk.file("0/ring").fail_reads(offset, length)``, ``flip(bit)``, ``damage(offset, data)``, ``cut(size)``, and, behind
-a sync that failed, ``evict(seed)``.
-
-Limits
-    Linux only (memfd and /proc). Everything is in memory: two slots for each 16 MiB by default, so give tests a small
-    ``slot_bytes``. An image is of one moment for all files; where several threads store, that holds for interpreters
-    with a global lock. A sync takes no time: what it covers is what was stored when it was called. Reads through
-    mappings do not fail (a real disk would answer with SIGBUS). Do not use a disk on both sides of a fork.
+Linux only (memfd and /proc). A flush takes no time: it covers what was stored when it was called. Take images in the
+event loop's thread: then they are of one moment. Do not use a disk on both sides of a fork. After a power cut the
+producer looks in Kafka for what it had sent; `MockCluster` lacks what that takes, so with it such records come twice.
 """
 
+import errno
+import mmap
 import os
+import random
+import stat
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from aiorecover.testing.memory_file import SECTOR, StoredFile
-from aiorecover.testing.memory_file_system import MemoryFileSystem
+from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.ring.files import Files
 
-__all__ = ["MemoryDisk"]
+__all__ = ["UNITS", "MemoryDisk", "choose_survivors"]
+
+UNITS = (64, 64, 512, 4096)  # bytes that reach a disk as a whole
+PAGE = 4096
+CHUNK = 1 << 16  # bytes that are compared and copied at a time
+VOLUME = 1 << 40
 
 
 class MemoryDisk(os.PathLike[str]):
-    """A ``wal_dir`` in memory; see the module for what survives what.
+    """A ``wal_dir`` in memory; the module says what survives what.
 
     Attributes:
         path: its name in logs and messages; nothing is there.
-        file_system: what the producer opens files through.
+        files: what the producer opens files through.
+        full: while True, nothing more fits: as if other programs had filled the volume.
+        failing: while True, each flush fails, as on a broken disk.
 
     """
 
-    def __init__(self, path: str | os.PathLike[str] = "/memory/wal", *, size: int | None = None) -> None:
-        """Make an empty disk; ``size`` in bytes, None is without end.
-
-        A disk with a size has free space to be guarded: set the producer's ``wal_min_free_bytes`` below it.
-        """
+    def __init__(self, path: str | os.PathLike[str] = "/memory/wal") -> None:
+        """Make an empty disk."""
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would ask the real disk
-        self.file_system = MemoryFileSystem(self.path, size)
+        self.files = MemoryFiles(self)
+        self.full = self.failing = False
 
     def __fspath__(self) -> str:
         return str(self.path)
 
     def __repr__(self) -> str:
-        return f"MemoryDisk({str(self.path)!r}, size={self.size})"
-
-    # -- looking -----------------------------------------------------------------------------------------------------
-
-    def files(self) -> list[str]:
-        """Names below the ``wal_dir``, such as ``0/ring``, in order."""
-        return sorted(str(path.relative_to(self.path)) for path in self.file_system.files())
-
-    def file(self, name: str) -> StoredFile:
-        """The file of a name such as ``0/ring``, to look at and to damage.
-
-        Raises:
-            FileNotFoundError: there is none.
-
-        """
-        return self.file_system.file(self.path / name)
-
-    # -- crash images ------------------------------------------------------------------------------------------------
+        return f"MemoryDisk({str(self.path)!r})"
 
     def after_process_death(self) -> "MemoryDisk":
-        """What the next process finds when this one is killed now."""
-        return self._with(self.file_system.after_process_death())
-
-    def after_power_cut(self, seed: int, sector: int = SECTOR) -> "MemoryDisk":
-        """What the next process finds when the machine goes down now.
-
-        Args:
-            seed: chooses what came through of that which nothing had made durable.
-            sector: bytes that the disk writes whole or not at all, 512 or 4096.
-
-        """
-        if sector not in (512, 4096):
-            raise ValueError(f"a sector must be 512 or 4096 bytes sector={sector}")
-        return self._with(self.file_system.after_power_cut(seed, sector))
-
-    def _with(self, file_system: MemoryFileSystem) -> "MemoryDisk":
+        """Return what the next process finds after ``kill -9`` of this one now."""
         image = MemoryDisk(self.path)
-        image.file_system = file_system
+        image.files.stored = self.files.image()
         return image
 
-    # -- what happens to it ------------------------------------------------------------------------------------------
+    def after_power_cut(self, seed: int) -> "MemoryDisk":
+        """Return what the next process finds after the machine goes down now.
 
-    def write_back(self, seed: int) -> None:
-        """The kernel makes some sectors and names durable, without having been asked; the seed chooses which."""
-        self.file_system.write_back(seed)
+        ``seed`` chooses what comes through of that which no flush has covered.
+        """
+        image = self.after_process_death()
+        image.files.stored.lose_power(random.Random(seed))
+        return image
 
-    @property
-    def size(self) -> int | None:
-        """Bytes that the disk holds; None is without end."""
-        return self.file_system.size
 
-    @property
-    def used(self) -> int:
-        """Bytes of all files."""
-        return self.file_system.used()
+class MemoryFiles(Files):
+    """The operating system, with memory under the paths of a `MemoryDisk`.
 
-    def resize(self, size: int | None) -> None:
-        """Let the disk hold so many bytes: beyond them, no file grows (ENOSPC). None is without end."""
-        self.file_system.size = size
+    Attributes:
+        stored: everything that the disk holds.
 
-    def full(self) -> None:
-        """Let no file grow any more, until `resize`."""
-        self.resize(self.used)
+    """
 
-    def fail_syncs(self, times: int = 1) -> None:
-        """Let the next syncs of each file that is there fail with EIO, ``times`` each; see `StoredFile.fail_syncs`."""
-        for path in self.file_system.files():
-            self.file_system.file(path).fail_syncs(times)
+    def __init__(self, disk: MemoryDisk) -> None:
+        """Begin with no file."""
+        super().__init__()
+        self.stored = _Stored()
+        self._full: Callable[[], bool] = lambda: disk.full
+        self._failing: Callable[[], bool] = lambda: disk.failing
+        self._root = disk.path
+        self._moment = threading.RLock()  # held where an image must not come in between
+        self._opened: dict[int, _File] = {}  # by descriptor
 
-    def remove(self, name: str) -> None:
-        """Somebody removes a file or a directory with all that is in it; who has it open keeps it."""
-        self.file_system.remove(self.path / name)
+    def image(self) -> "_Stored":
+        """Return a copy of everything, of this moment."""
+        with self._moment:
+            return self.stored.copy()
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def open(self, path: Path, create: bool = True, *, read_only: bool = False) -> int:  # noqa: FBT001, FBT002
+        """As on a disk."""
+        with self._moment:
+            if path not in self.stored.files:
+                if not create:
+                    raise _missing(path)
+                self._need_room(path)
+                self.stored.files[path] = _File()
+            file = self.stored.files[path]
+            fd = os.open(f"/proc/self/fd/{file.live}", (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
+            self._paths[fd], self._opened[fd] = path, file
+        return fd
+
+    def close(self, fd: int) -> None:
+        """As on a disk."""
+        self._opened.pop(fd, None)
+        super().close(fd)
+
+    def links(self, fd: int) -> int:
+        """As on a disk."""
+        return sum(file is self._opened[fd] for file in self.stored.files.values())
+
+    def identity(self, fd: int) -> tuple[int, int]:
+        """An image has the files of its disk."""
+        return 0, self._opened[fd].number
+
+    def same_file(self, fd: int, path: Path) -> bool:
+        """As on a disk."""
+        return self.stored.files.get(path) is self._opened[fd]
+
+    def write(self, fd: int, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """As on a disk."""
+        with self._moment:
+            super().write(fd, offset, data)
+
+    def set_size(self, fd: int, size: int) -> None:
+        """As on a disk."""
+        self._need_room(self._path(fd))
+        super().set_size(fd, size)
+
+    def allocate(self, fd: int, offset: int, size: int) -> None:  # noqa: ARG002 - memory is there when it is touched
+        """As on a disk."""
+        self._need_room(self._path(fd))
+
+    def flush(self, fd: int) -> None:
+        """Make durable what is stored now."""
+        if self._failing():
+            raise WalIOError(errno.EIO, "cannot flush the file to the disk: check the disk", str(self._path(fd)))
+        with self._moment:
+            self._opened[fd].flush()
+
+    def read_file(self, path: Path) -> bytes | None:
+        """As on a disk."""
+        return self.stored.whole.get(path) if path.is_relative_to(self._root) else super().read_file(path)
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        """As on a disk, at once."""
+        self._need_room(path)
+        with self._moment:
+            self.stored.whole[path] = bytes(data)
+            self.flush_directory(path.parent)
+
+    # -- directories ---------------------------------------------------------------------------------------------------
+
+    def make_directory(self, path: Path) -> None:
+        """As on a disk, at once."""
+        self.stored.directories.update((path, *path.parents))
+
+    def flush_directory(self, path: Path) -> None:
+        """As on a disk."""
+        self.stored.named.update(file for file in self.stored.files if file.parent == path)
+
+    def status(self, path: Path) -> os.stat_result | None:
+        """As on a disk."""
+        if path in self.stored.files:
+            return os.fstat(self.stored.files[path].live)
+        kind = stat.S_IFDIR if path in self.stored.directories else stat.S_IFREG if path in self.stored.whole else 0
+        return os.stat_result((kind | 0o700, 0, 0, 1, os.geteuid(), os.getegid(), 0, 0, 0, 0)) if kind else None
+
+    def make_private(self, path: Path) -> None:
+        """Change nothing: it is private."""
+
+    def names(self, path: Path) -> list[str]:
+        """As on a disk."""
+        if path not in self.stored.directories:
+            raise _missing(path)
+        every: Iterable[Path] = (*self.stored.files, *self.stored.whole, *self.stored.directories)
+        return [one.name for one in every if one.parent == path != one]
+
+    def volume(self, path: Path) -> tuple[int, int]:  # noqa: ARG002 - it is one volume
+        """As on a disk of a TiB."""
+        return 0 if self._full() else VOLUME, VOLUME
+
+    def file_system(self, path: Path) -> str:  # noqa: ARG002
+        """Not a tmpfs, of which the producer would warn."""
+        return ""
+
+    def boot_id(self) -> str:
+        """Another one after each power cut."""
+        return self.stored.boot_id
+
+    def _need_room(self, path: Path) -> None:
+        if self._full():
+            raise WalFullError(f"no room to write the file: free disk space path={path}")
+
+
+class _Stored:
+    """What is on a disk, durable or not."""
+
+    def __init__(self) -> None:
+        self.boot_id = uuid.uuid4().hex
+        self.files: dict[Path, _File] = {}
+        self.named: set[Path] = set()  # files whose names are durable
+        self.whole: dict[Path, bytes] = {}  # files that are replaced as a whole, durably
+        self.directories: set[Path] = set()
+
+    def copy(self) -> "_Stored":
+        made = _Stored()
+        made.boot_id = self.boot_id
+        made.files = {path: file.copy() for path, file in self.files.items()}
+        made.named, made.whole, made.directories = set(self.named), dict(self.whole), set(self.directories)
+        return made
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Lose what is not durable, or a part of it; boot."""
+        self.boot_id = uuid.UUID(int=rng.getrandbits(128)).hex
+        for path in sorted(self.files):
+            if path in self.named or rng.getrandbits(1):
+                self.files[path].lose_power(rng)
+            else:
+                del self.files[path]
+
+
+class _File:
+    """Contents: those that a process sees, and those that are durable. Both are files in memory, with holes."""
+
+    def __init__(self, number: int | None = None) -> None:
+        self.number = uuid.uuid4().int >> 65 if number is None else number  # the inode's
+        self.live = os.memfd_create("live", os.MFD_CLOEXEC)
+        self.durable = os.memfd_create("durable", os.MFD_CLOEXEC)
+        weakref.finalize(self, _close, self.live, self.durable)
+
+    def copy(self) -> "_File":
+        made = _File(self.number)
+        for source, target in ((self.live, made.live), (self.durable, made.durable)):
+            os.ftruncate(target, os.fstat(source).st_size)
+            for place in _chunks(source):
+                os.pwrite(target, _read(source, place), place)
+        return made
+
+    def flush(self) -> None:
+        for place, _, new in self._differences():
+            os.pwrite(self.durable, new, place)
+        os.ftruncate(self.durable, os.fstat(self.live).st_size)
+
+    def lose_power(self, rng: random.Random) -> None:
+        unit = rng.choice(UNITS)
+        size = rng.choice((os.fstat(self.durable).st_size, os.fstat(self.live).st_size))
+        changed = {
+            place + at: new[at : at + unit]
+            for place, old, new in self._differences()
+            for at in range(0, CHUNK, unit)
+            if old[at : at + unit] != new[at : at + unit]
+        }
+        survives = choose_survivors(rng, [place // unit for place in changed], unit)
+        for place, new in changed.items():
+            if survives(place // unit, 1):
+                os.pwrite(self.durable, new, place)
+        os.ftruncate(self.durable, size)
+        os.ftruncate(self.live, 0)
+        os.ftruncate(self.live, size)
+        for place in _chunks(self.durable):
+            os.pwrite(self.live, _read(self.durable, place), place)
+
+    def _differences(self) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield (place, durable contents, contents) of each chunk that is not durable."""
+        for place in sorted({*_chunks(self.live), *_chunks(self.durable)}):
+            old, new = _read(self.durable, place), _read(self.live, place)
+            if old != new:
+                yield place, old, new
+
+
+def choose_survivors(rng: random.Random, units: Sequence[int], unit: int) -> Callable[[int, int], int]:
+    """Choose what a power cut leaves, in one of the ways that have been seen to matter.
+
+    Args:
+        rng: chooses the way.
+        units: numbers of the units of the file in which something was stored and not flushed.
+        unit: bytes that reach the disk as a whole.
+
+    Returns:
+        A function: number of a unit, how many stores to it are not durable -> how many of these, the oldest ones, are
+        on the disk.
+
+    """
+    one = rng.choice(units) if units else 0
+    mask = rng.randrange(1, 1 << 12)
+    pages = {number: mask >> (number * unit // PAGE) % 12 & 1 for number in units}
+    ways: list[Callable[[int, int], int]] = [
+        lambda number, n: rng.randint(0, n),  # noqa: ARG005 - one signature for all
+        lambda number, n: 0 if number == one else n,
+        lambda number, n: n if number == one else 0,
+        lambda number, n: rng.choice((0, n)),  # noqa: ARG005
+        lambda number, n: n - rng.randint(0, 1),  # noqa: ARG005
+        lambda number, n: 0 if pages[number] else n,
+        lambda number, n: 0 if pages[number] else rng.randint(0, n),
+        lambda number, n: n if number <= one else 0,
+        lambda number, n: 0 if number <= one else n,
+        lambda number, n: 0,  # noqa: ARG005
+        lambda number, n: n,  # noqa: ARG005
+    ]
+    return rng.choice(ways)
+
+
+def _chunks(fd: int) -> Iterator[int]:
+    """Yield the place of each chunk in which something was stored."""
+    size, at = os.fstat(fd).st_size, 0
+    while at < size:
+        try:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:  # ENXIO: a hole reaches to the end
+            return
+        at = os.lseek(fd, start, os.SEEK_HOLE)
+        yield from range(start // CHUNK * CHUNK, at, CHUNK)
+        at = -(-at // CHUNK) * CHUNK
+
+
+def _read(fd: int, place: int) -> bytes:
+    """Return a chunk, zeros where the file ends before.
+
+    A copy out of a mapping holds the interpreter's lock, so no store of a line is seen in half.
+    """
+    size = min(CHUNK, os.fstat(fd).st_size - place)
+    if size <= 0:
+        return bytes(CHUNK)
+    with mmap.mmap(fd, size, access=mmap.ACCESS_READ, offset=place) as memory:
+        return memory[:].ljust(CHUNK, b"\0")
+
+
+def _close(*descriptors: int) -> None:
+    for fd in descriptors:
+        os.close(fd)
+
+
+def _missing(path: Path) -> WalIOError:
+    return WalIOError(errno.ENOENT, "nothing is there: choose another path", str(path))

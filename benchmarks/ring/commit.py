@@ -1,13 +1,10 @@
-"""Group commit without Kafka: publishers that wait for a flush each, against the first core in the same run.
+"""Group commit without Kafka: publishers that wait for a flush each.
 
-What is compared, each with one flush at a time in a thread of its own:
+    the ring      `Writer.append`, then `Keeper.flushed`
+    publish       ``fsync="always"``, no broker can be reached
 
-    the ring                  `Writer.append`, then `Keeper.flushed`
-    first core, its ring      a record encoded, `Ring.append`, then `GroupCommit.durable`
-    first core, publish       ``fsync="always"``, no broker can be reached
-
-The first two do the same work, and give the loop a turn as often as `publish` does; `publish` itself checks, serialises
-and tries to deliver as well.
+The ring gives the loop a turn as often as `publish` does; `publish` itself checks, serialises and tries to deliver as
+well.
 """
 
 import asyncio
@@ -18,23 +15,17 @@ from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
-from aiorecover import record as rec
 from aiorecover.ring.flush import Keeper
-from aiorecover.wal.directory import Options
-from aiorecover.wal.keeper import Keeper as FirstKeeper
-from aiorecover.wal.opening import open_directory
-from aiorecover.wal.sync import GroupCommit
 from benchmarks import child, load
 from benchmarks.disk import PROBE_BYTES, count_syncs, sync_us
 from benchmarks.figures import quantiles, spread
-from benchmarks.ring.store import KEYS, MAX_BYTES, TOPIC, TURN, OtherBoot, Store, now_ms
+from benchmarks.ring.store import KEYS, TOPIC, TURN, OtherBoot, Store, now_ms
 from benchmarks.setting import Result, Setting, Table
 
 ROUNDS = 5
 PUBLISHERS = (1, 10, 100, 1000)
 SECONDS = 1.0
 WARM_UP_SHARE = 0.3  # of these seconds, not counted
-SLOT_BYTES = 16 << 20  # of the first core, its default
 NO_BROKER_MS = 1  # that publish waits at its end for what cannot be delivered
 
 Publish = Callable[[bytes], Awaitable[None]]
@@ -153,33 +144,7 @@ async def _ring(directory: str) -> AsyncIterator[Publish]:
 
 
 @asynccontextmanager
-async def _first_ring(directory: str) -> AsyncIterator[Publish]:
-    found = open_directory(Options(Path(directory), SLOT_BYTES, MAX_BYTES, min_free_bytes=0))
-    keeper, ring = FirstKeeper("benchmark-keeper"), found.ring
-    append, encode, calls = ring.append, rec.encode, count(1)
-
-    async def sync() -> None:
-        if ring.wants_spare:
-            await keeper.submit(ring.prepare_spare)
-        await keeper.submit(ring.sync)
-
-    group = GroupCommit(sync)
-
-    async def publish(key: bytes) -> None:
-        record = TOPIC, key, load.VALUE, None, now_ms(), None, None, None
-        append(encode(record), record)
-        if not next(calls) % TURN:
-            await asyncio.sleep(0)
-        await group.durable()
-
-    yield publish
-    await group.close()
-    keeper.stop()
-    found.close()
-
-
-@asynccontextmanager
-async def _first_publish(directory: str) -> AsyncIterator[Publish]:
+async def _publish(directory: str) -> AsyncIterator[Publish]:
     options = {"fsync": "always", "stop_timeout_ms": NO_BROKER_MS}
     async with load.producer(directory, load.NOBODY, **options) as producer:
         publish_record = producer.publish
@@ -191,4 +156,4 @@ async def _first_publish(directory: str) -> AsyncIterator[Publish]:
 
 
 OURS = "the ring"
-CONTENDERS = {OURS: _ring, "first core, its ring": _first_ring, "first core, publish": _first_publish}
+CONTENDERS = {OURS: _ring, "publish": _publish}

@@ -4,9 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aiorecover import record
-from aiorecover.wal.directory import Options
-from aiorecover.wal.opening import open_directory
+from aiorecover import RecoverableProducer
 from benchmarks.child import call
 from benchmarks.figures import spread
 from benchmarks.setting import Result, Setting, Table
@@ -16,7 +14,6 @@ from tests.spark.started import started
 ROUNDS = 3
 ROWS = 1_000_000
 VALUE_BYTES = 100
-SLOT_BYTES = 16 << 20  # the producer's default
 _ROOM = 400  # bytes of the ring for a record, ample
 
 
@@ -39,13 +36,19 @@ def run(setting: Setting) -> Result:
 # -- in processes of their own -----------------------------------------------------------------------------------------
 
 
-def fill(directory: str, rows: int) -> dict[str, Any]:
-    """Leave a ring behind."""
-    opened = open_directory(Options(Path(directory) / "wal", SLOT_BYTES, rows * _ROOM + 64 * SLOT_BYTES, 0))
-    value = bytes(VALUE_BYTES)
-    for number in range(rows):
-        fields = ("records", b"key %d" % number, value, None, 1_700_000_000_000, [("h", b"1")], 1, None)
-        opened.ring.append(record.encode(fields), None)
+async def fill(directory: str, rows: int) -> dict[str, Any]:
+    """Leave a ring behind: of a producer that reaches no broker."""
+    producer = RecoverableProducer(
+        Path(directory) / "wal",
+        bootstrap_servers="127.0.0.1:1",
+        fsync="never",
+        wal_max_bytes=rows * _ROOM + (64 << 20),
+        stop_timeout_ms=0,
+    )
+    async with producer:
+        value = bytes(VALUE_BYTES)
+        for number in range(rows):
+            await producer.publish("records", value, key=b"key %d" % number, partition=1, headers=[("h", b"1")])
     return {}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiorecover.testing import MockClusterProcess
-from benchmarks import journal, latency, partitions, sessions, throughput, warm
+from benchmarks import latency, partitions, throughput, warm
 from tests.support.admin import count_records
 from tests.support.oracle import read_topic
 
@@ -19,9 +19,7 @@ Way = Callable[[str, str, int, str], Awaitable[dict[str, Any]]]
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(
-    "way", [throughput.aiorecover, journal.journaled, journal.without, sessions.apart, partitions.spread_out]
-)
+@pytest.mark.parametrize("way", [throughput.aiorecover, partitions.spread_out])
 async def test_a_way_of_delivering_that_is_measured_delivers(
     way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,235 +2,145 @@
 
 import asyncio
 import importlib.metadata
-import io
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from aiorecover import RecoverableProducer
 from aiorecover.cli import inspection
 from aiorecover.cli.app import app
-from tests.left import NOWHERE, SLOT, leave
+from aiorecover.testing import ApiKey, MockCluster
 
+NOWHERE = "127.0.0.1:1"
 VALUE = b"\x1b[31m" + b"[bold]v" * 50
+INVALID_RECORD = 87  # Kafka's error code: refused for good
+SEGMENT_AT = 4096  # of the first segment in a ring
 
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["inspect", *map(str, arguments)], env={"COLUMNS": "80"})
 
 
-def cells_of(done: Result, ring: str = "ring") -> list[str]:
-    """The line of a ring in the table."""
-    _, *rows = (line.split() for line in done.stdout.splitlines() if line.startswith("  "))
-    return next(cells for cells in rows if cells[0] == ring)
-
-
 def as_json(*arguments: object) -> Any:
     return json.loads(run(*arguments, "--json").stdout)
 
 
-def test_a_directory_that_is_in_use_is_shown_with_its_owner_and_counts(tmp_path: Path) -> None:
+async def leave(wal_dir: Path, count: int, **options: Any) -> None:
+    async with RecoverableProducer(wal_dir, bootstrap_servers=NOWHERE, stop_timeout_ms=0, **options) as producer:
+        for number in range(count):
+            value = b"%d/" % number + VALUE
+            headers = [("h", b"\xff")]
+            await producer.publish(
+                "orders", value, key=f"key {number}", timestamp_ms=1_700_000_000_000, headers=headers
+            )
 
-    async def in_use() -> tuple[Result, str]:
-        async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=0) as producer:
-            for number in range(100):
-                await producer.publish("orders", b"%d" % number)
-            return await asyncio.to_thread(run, tmp_path), producer.producer_id
 
-    done, producer_id = asyncio.run(in_use())
+def test_what_waits_is_shown_by_lane_and_a_terminal_obeys_nothing_in_it(tmp_path: Path) -> None:
+    asyncio.run(leave(tmp_path, 100, name="orders"))
+    done = run(tmp_path, "--records", 3)
     assert done.exit_code == 0
-    heading, *_ = done.stdout.splitlines()
-    assert heading == f"{tmp_path / '0'}: in use by pid {os.getpid()}, producer {producer_id}"
-    assert cells_of(done)[:4] == ["ring", "100", "0", "0"]
-    assert f"{tmp_path / '0'}: not in use" in run(tmp_path).stdout
-
-
-def test_where_the_records_go_and_which_is_the_oldest_is_shown(tmp_path: Path) -> None:
-    producer_id = leave(tmp_path, 3, name="orders")
-    _, destination, oldest, *_ = run(tmp_path).stdout.splitlines()
-    assert destination == f"name orders, no kafka cluster reached yet, looked for one at {NOWHERE}"
-    assert oldest == f"the oldest record that waits: {producer_id}/1/1"
-    (shown,) = as_json(tmp_path)
-    assert (shown["destination"]["name"], shown["destination"]["cluster_id"]) == ("orders", None)
-
-
-def test_a_terminal_of_80_columns_holds_every_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    counts = {
-        "waiting": 123_456_789,
-        "settled": 234_567_890,
-        "missing": 345_678,
-        "slots": 1280,
-        "damaged_slots": 10,
-        "recycled": 0,
-    }
-    sizes = {"bytes_used": 20 << 30, "bytes_allocated": 1023 << 20}
-    ring = {"ring": "retry", **counts, **sizes, "suspect_up_to": 0, "damage": []}
-    who = {"path": "wal/0", "state": "free", "pid": None}
-    one = {**who, "error": None, "begun": True, "checkpoint_lost": False, "rings": [ring], "records": []}
-    console = Console(record=True, file=io.StringIO())
-    inspection.show(console, [one])
-    heading, titles, row, wrong = console.export_text().splitlines()
-    assert heading == "wal/0: not in use"
-    assert titles.split() == ["ring", "waiting", "settled", "missing", "slots", "used", "on", "disk"]
-    shown = "retry 123,456,789 234,567,890 345,678 1,280 20.0 GiB 1023.0 MiB"
-    assert " ".join(row.split()) == shown
-    assert max(len(titles), len(row)) <= 80
-    assert "damaged_slots=10" in wrong
-
-
-def test_an_instance_without_a_record_yet_has_its_line(tmp_path: Path) -> None:
-    leave(tmp_path, 0)
-    assert cells_of(run(tmp_path))[:4] == ["ring", "0", "0", "0"]
+    heading, producer, destination, total, titles, lane, *records = done.stdout.splitlines()
+    assert heading == f"{tmp_path / '0'}: not in use"
+    assert producer.endswith(", epoch 1, at_least_once")
+    assert destination == "to no cluster reached yet, name orders"
+    assert total.startswith("100 records wait, ")
+    assert titles.split() == ["topic", "partition", "batches", "records", "size", "oldest"]
+    assert lane.split()[:2] == ["orders", "unassigned"]
+    assert lane.split()[3] == "100"
+    assert [line.split()[-2:] for line in records[::3]] == [["key=key", f"{number}"] for number in range(3)]
+    assert records[1].startswith("    value=0/\\x1b[31m[bold]v[bold]v")
+    assert records[1].endswith("…")
+    assert records[2] == "    h=\\xff"
+    assert len(records) == 3 * 3
 
 
 def test_one_instance_may_be_named_and_everything_comes_as_json(tmp_path: Path) -> None:
-    leave(tmp_path, 100, value=VALUE, partition=3)
-    (one,) = as_json(tmp_path / "0", "--records", 2)
-    assert one == as_json(tmp_path, "--records", 2)[0]
-    (ring,) = one["rings"]
-    assert (ring["ring"], ring["waiting"], ring["settled"], ring["missing"]) == ("ring", 100, 0, 0)
-    assert ring["bytes_allocated"] == ring["slots"] * SLOT
+    asyncio.run(leave(tmp_path, 20, instance="here"))
+    (one,) = as_json(tmp_path / "here", "--records", 2)
+    assert one["records"] == as_json(tmp_path, "--records", 2)[0]["records"]
+    assert (one["locked"], one["pid"], one["error"], one["unreadable"], one["waiting"]) == (False, None, None, 0, 20)
+    (lane,) = one["lanes"]
+    assert (lane["topic"], lane["partition"], lane["records"]) == ("orders", "unassigned", 20)
+    assert 0 <= lane["oldest_age_seconds"] < 60
+    assert one["bytes_allocated"] < 1 << 20
     first, second = one["records"]
-    assert second["id"] == f"{one['producer_id']}/1/2"
-    assert (first["topic"], first["partition"], first["key"]) == ("orders", 3, "key 1")
+    assert second["id"] == f"{one['producer_id']}/1/{int(first['id'].rpartition('/')[2]) + 1}"
+    assert (first["key"], first["timestamp_ms"]) == ("key 0", 1_700_000_000_000)
+    assert first["value"] == "0/" + VALUE.decode()  # whole, and as it is
     assert first["headers"] == [{"name": "h", "value_base64": "/w=="}]
-    assert first["value"] == "1/\x1b[31m" + "[bold]v" * 50  # whole, and as it is
 
 
-def test_records_are_printed_and_a_terminal_obeys_nothing_in_them(tmp_path: Path) -> None:
-    leave(tmp_path, 100, value=VALUE, partition=3)
-    lines = run(tmp_path, "--records", 3).stdout.splitlines()
-    records = [line for line in lines if line.startswith("ring: ")]
-    values = [line for line in lines if line.startswith("    value=")]
-    assert len(records) == len(values) == 3
-    assert records[2].endswith("/1/3 topic=orders partition=3 key=key 3 timestamp_ms=1700000000000")
-    assert values[0].startswith("    value=1/\\x1b[31m[bold]v[bold]v")
-    assert values[0].endswith("…")
+@pytest.mark.asyncio
+async def test_a_directory_in_use_is_read_without_harm_and_shows_owner_cluster_and_dead_letters(tmp_path: Path) -> None:
+    with MockCluster() as cluster:
+        cluster.create_topic("orders", partitions=2)
+        async with RecoverableProducer(tmp_path, bootstrap_servers=cluster.bootstrap_servers) as producer:
+            await producer.partitions_for("orders")
+            cluster.push_errors(ApiKey.PRODUCE, INVALID_RECORD)
+            await producer.publish("orders", b"refused", partition=1)
+            await producer.flush(timeout_ms=20_000)
+            looking = asyncio.create_task(asyncio.to_thread(_look_often, tmp_path))
+            published = 0
+            while not looking.done():
+                await producer.publish("orders", b"%d" % published, partition=published % 2)
+                published += 1
+            found = await looking
+            await producer.flush(timeout_ms=20_000)
+            assert producer.statistics().delivered == published > 500
+            shown = await asyncio.to_thread(as_json, tmp_path, "--records", 5)
+    assert not any(inspection.unreadable(one) for one in found)
+    assert (shown[0]["locked"], shown[0]["pid"]) == (True, os.getpid())
+    assert shown[0]["destination"]["cluster_id"]
+    assert (shown[0]["waiting"], shown[0]["dead_letters"]) == (0, 1)
+    (letter,) = shown[0]["records"]
+    assert (letter["topic"], letter["partition"], letter["value"]) == ("orders", 1, "refused")
+    assert "refuses the record" in letter["dead_letter"]
 
 
-def test_damage_is_named_and_the_exit_status_says_so(tmp_path: Path) -> None:
-    leave(tmp_path, 100, value=VALUE, partition=3)
-    with (tmp_path / "0" / "ring").open("r+b") as ring:
-        ring.seek(3000)
-        ring.write(bytes(64))
+def _look_often(path: Path) -> list[Any]:
+    return [inspection.inspect(path, 5) for _ in range(10)]
+
+
+def test_damage_is_told_and_hides_no_other_instance(tmp_path: Path) -> None:
+    asyncio.run(leave(tmp_path, 100, instance="a"))
+    asyncio.run(leave(tmp_path, 100, instance="b"))
+    asyncio.run(leave(tmp_path, 100, instance="c"))
+    with (tmp_path / "a" / "ring").open("r+b") as ring:
+        ring.seek(SEGMENT_AT + 200)
+        ring.write(b"\xee" * 8)
+    (tmp_path / "b" / "checkpoint").write_bytes(b"\xee" * 100)
     done = run(tmp_path)
     assert done.exit_code == 1
-    line = next(line for line in done.stdout.splitlines() if "took away" in line)
-    assert line.startswith("ring: damage took away records; the others are delivered epoch=1 sequences=")
-    assert cells_of(done)[3] == "2"
-    assert "damaged_slots" not in done.stdout
+    assert "unreadable=1" in done.stdout
+    assert "the checkpoint is damaged" in done.stdout
+    assert [one.get("waiting") for one in as_json(tmp_path)] == [0, None, 100]
 
 
-def test_a_slot_in_which_nothing_can_be_read_is_told_apart_from_records_that_are_missing(tmp_path: Path) -> None:
-    leave(tmp_path, 100, value=VALUE, partition=3)
-    with (tmp_path / "0" / "ring").open("r+b") as ring:
-        for header in (SLOT, 2 * SLOT - 512):  # it stands at both ends of the second slot
-            ring.seek(header)
-            ring.write(b"x" * 512)
+def test_a_directory_of_the_first_version_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    head = b"\x89AIOCHK\n" + (1).to_bytes(2, "little")
+    for name, content in (("lock", b""), ("ring", bytes(4096)), ("checkpoint", head.ljust(8192, b"\0"))):
+        (tmp_path / "0" / name).write_bytes(content)
     done = run(tmp_path)
     assert done.exit_code == 1
-    assert "ring: of some slots nothing can be read; they are left as they are" in done.stdout
-    assert "damaged_slots=1\n" in done.stdout
-
-
-def test_an_instance_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
-    leave(tmp_path, 100, value=VALUE, partition=3)
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "ring").write_bytes(b"x" * 500)
-    done = run(tmp_path)
-    assert done.exit_code == 1
-    assert "restore the files" in done.stdout
-    assert done.stdout.count("waiting") == 1  # no table without rings
-    assert [one["error"] is None for one in as_json(tmp_path)] == [True, False]
+    _, line = done.stdout.splitlines()
+    assert line.startswith("aiorecover 0.1 wrote this directory: drain it with aiorecover 0.1")
 
 
 @pytest.mark.parametrize(
-    "names", [["lock"], ["lock", "checkpoint"], ["lock", "checkpoint", "ring", "retry"], ["lock", "retry", ".hidden"]]
+    ("name", "says"),
+    [("", "nothing of aiorecover is here"), ("absent", "there is no such"), ("file", "this is a file")],
 )
-@pytest.mark.parametrize("pid", ["", f"{1 << 22:<20}\n"])
-def test_what_a_first_start_leaves_that_dies_while_it_makes_its_files_is_shown_as_not_begun(
-    tmp_path: Path, names: list[str], pid: str
-) -> None:
-    (tmp_path / "orders").mkdir()
-    for name in names:
-        (tmp_path / "orders" / name).touch()
-    (tmp_path / "orders" / "lock").write_text(pid)
-    for path in (tmp_path, tmp_path / "orders"):
-        done = run(path)
-        heading, told, *_ = done.stdout.splitlines()
-        assert (done.exit_code, heading) == (0, f"{tmp_path / 'orders'}: not in use")
-        assert told == "not begun: nothing is in it, no start has got as far as a checkpoint"
-        assert cells_of(done)[1:4] == ["0", "0", "0"]
-        (one,) = as_json(path)
-        assert (one["begun"], one["error"], one["producer_id"]) == (False, None, None)
-    leave(tmp_path, 0, instance="orders")
-    assert "not begun" not in run(tmp_path).stdout
-    assert as_json(tmp_path)[0]["begun"] is True
-
-
-@pytest.mark.parametrize("other", ["somebody's", "retry", "damaged"])
-def test_a_lock_beside_something_else_is_not_taken_for_one_that_has_hardly_begun(tmp_path: Path, other: str) -> None:
-    (tmp_path / "0").mkdir()
-    (tmp_path / "0" / "lock").touch()
-    if other == "damaged":
-        (tmp_path / "0" / other).mkdir()
-    else:
-        (tmp_path / "0" / other).write_bytes(b"x")
-    assert run(tmp_path).exit_code == 1
-    assert "no instance directory: " in as_json(tmp_path)[0]["error"]
-    assert run(tmp_path / "0").exit_code == 2
-
-
-def test_a_lock_of_another_program_is_not_ours(tmp_path: Path) -> None:
-    (tmp_path / "lock").write_text("held by somebody\n")
-    assert run(tmp_path).exit_code == 2
-    (tmp_path / "lock").unlink()
-    (tmp_path / "lock").mkdir()  # an instance of that name
-    assert run(tmp_path).exit_code == 2
-
-
-@pytest.mark.parametrize("name", ["", "absent"])
-def test_a_path_with_nothing_of_ours_is_refused(name: str, tmp_path: Path) -> None:
-    done = run(tmp_path / name)
-    assert done.exit_code == 2
-    assert done.stderr.count("\n") == 1
-    assert f": name a wal_dir or an instance in it path={tmp_path / name}\n" in done.stderr
-
-
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_a_path_with_nothing_of_ours_is_one_clear_line(name: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = run(tmp_path / "file")
-    assert done.exit_code == 2
-    assert "this is a file: " in done.stderr
-    assert "there is no such directory: " in run(tmp_path / "absent").stderr
-
-
-def test_what_a_terminal_shows_tells_a_backslash_from_an_escape() -> None:
-    shown = inspection._text(b"\x1b \\x1b \xff \xc3\xbf \xc2\x85 \n")
-    assert shown == "\\x1b \\\\x1b \\xff \xff \\u0085 \\n"
-
-
-def test_a_ring_that_is_gone_is_told_though_no_checkpoint_knows_of_its_records(tmp_path: Path) -> None:
-    leave(tmp_path, 100, value=VALUE)
-    assert run(tmp_path).exit_code == 0
-    (tmp_path / "0" / "ring").unlink()
-    assert run(tmp_path).exit_code == 1
-    assert as_json(tmp_path)[0]["error"].startswith("the file ring is gone, and nothing tells what was stored there")
-
-
-def test_a_lost_checkpoint_is_said_to_be_lost(tmp_path: Path) -> None:
-    leave(tmp_path, 100)
-    (tmp_path / "0" / "checkpoint").unlink()
-    done = run(tmp_path)
-    assert done.exit_code == 1
-    assert "the checkpoint cannot be read, so nothing tells what was missing before and behind" in done.stdout
-    assert "power cut" not in done.stdout
+    (tmp_path / "another").mkdir()
+    done = run(tmp_path / name)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(says)
 
 
 def test_the_version_is_told() -> None:

@@ -15,14 +15,7 @@ from typing import Any, Final, Literal
 
 __all__ = ["POINTS"]
 
-POINTS: Final = (
-    "when it begins",
-    "in the middle of the sales",
-    "when all is sold",
-    "before the offset",
-    "before the commit",
-    "after the commit",
-)
+POINTS: Final = ("in the middle of the sales", "when all is sold", "before the commit", "after the commit")
 _WHICH = 2  # of the transactions of a life
 _SALES = 5  # some before that one, and more behind it
 
@@ -38,16 +31,13 @@ class _Dying(sqlite3.Connection):
     def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
         if sql.startswith("BEGIN"):
             self._begun, self._sales, self._apart = self._begun + 1, 0, False
-            done = super().execute(sql, *arguments)
-            self._reached("when it begins")
-            return done
-        if sql.startswith("INSERT INTO sold"):
+        elif sql.startswith("INSERT INTO sold"):
             self._sales += 1
             if self._sales == _SALES:
                 self._reached("in the middle of the sales")
         elif sql.startswith(("DELETE FROM had", "INSERT OR REPLACE INTO offsets")):
             self._begin_another()
-            self._reached("when all is sold" if sql.startswith("DELETE") else "before the offset")
+            self._reached("when all is sold")
         return super().execute(sql, *arguments)
 
     def __exit__(

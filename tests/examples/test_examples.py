@@ -1,4 +1,4 @@
-"""Each example does what it says, and what the README shows is one of them."""
+"""Each example does what it says, and the first program of the README is one of them."""
 
 import asyncio
 import json
@@ -6,7 +6,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -19,14 +18,13 @@ import pytest
 
 from aiorecover import RecoverableProducer
 from aiorecover.errors import WalFullError
-from aiorecover.testing import MemoryDisk, MockCluster
+from aiorecover.testing import MockCluster
 from tests.examples.consumers import WITHIN_S, Consumer, environment, sell, sell_in_transactions, until_true
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.example import EXAMPLES, loaded
 from tests.support.oracle import read_topic
 
 REPOSITORY = Path(__file__).parents[2]
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -36,20 +34,18 @@ def cluster() -> Iterator[MockCluster]:
         yield cluster
 
 
-def blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-
-
 # --- quickstart
 
 
 def test_the_quickstart_is_the_program_of_the_readme() -> None:
     _, _, program = (EXAMPLES / "quickstart.py").read_text(encoding="utf-8").partition('"""\n\n')
-    assert blocks()[0] == program
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert readme.partition("```python\n")[2].startswith(f"{program}```")
 
 
 def test_the_quickstart_publishes_and_tells_where_the_record_is(tmp_path: Path, cluster: MockCluster) -> None:
-    program = blocks()[0].replace("localhost:9092", cluster.bootstrap_servers)
+    text = (EXAMPLES / "quickstart.py").read_text(encoding="utf-8")
+    program = text.replace("localhost:9092", cluster.bootstrap_servers)
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,
@@ -60,23 +56,6 @@ def test_the_quickstart_publishes_and_tells_where_the_record_is(tmp_path: Path, 
         check=True,
     )
     assert re.fullmatch(r"accepted \w+/1/1\nin Kafka \d 0\n", done.stdout)
-
-
-async def _run_block(block: str, producer: RecoverableProducer) -> None:
-    names: dict[str, Any] = {}
-    exec(f"async def shown(producer):\n{textwrap.indent(block, '    ')}", names)  # noqa: S102 - our own page
-    await names["shown"](producer)
-
-
-@pytest.mark.asyncio
-async def test_the_other_programs_of_the_readme_run(
-    cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert len(blocks()) > 1
-    async with RecoverableProducer(MemoryDisk(), bootstrap_servers=cluster.bootstrap_servers) as producer:
-        for block in blocks()[1:]:
-            await _run_block(block, producer)
 
 
 # --- the web service

@@ -1,1 +1,1 @@
-"""Real faults: full and failing disks, strangers among the files, clocks that jump, other processes."""
+"""Real faults of a machine: disks that are full or fail, clocks that jump, signals."""

@@ -1,13 +1,12 @@
 """Delivery against a real broker: order, outages, refusals, and what callers are answered."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aiorecover.core.producer import RecoverableProducer
-from aiorecover.core.receipt import DeliveryReport, Receipt
 from aiorecover.errors import (
     DeliveryPendingError,
     EncodeError,
@@ -15,6 +14,10 @@ from aiorecover.errors import (
     RecoverError,
     WalDestinationError,
 )
+from aiorecover.producer import RecoverableProducer
+from aiorecover.receipt import DeliveryReport, Receipt
+from aiorecover.ring.files import Files
+from tests.kafka.victim import Disk
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
 
@@ -140,21 +143,21 @@ async def test_a_lane_that_is_refused_halts_where_the_caller_wants_that_and_no_o
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name, published = topic(kafka, 2, config={"max.message.bytes": "5000"}), Published()
-    options = {"on_permanent_error": "halt", "stop_timeout_ms": 200}
+    options: dict[str, Any] = {"on_permanent_error": "halt", "stop_timeout_ms": 200}
     async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers, **options) as producer:
         await producer.publish(name, b"y" * 9000, partition=0)
         await published.publish(producer, name, 500, partition=1)
         for receipt in published.receipts[-3:]:
             await receipt.delivered(WITHIN_MS)
-        with pytest.raises(DeliveryPendingError, match="halted until the next start: too large"):
-            await producer.flush(500)
+        with pytest.raises(PermanentDeliveryError, match="halted until the next start: too large"):
+            await producer.flush(WITHIN_MS)
         assert producer.state == "halted"
         assert producer.statistics().lanes_halted == 1
     perfect(await published.judged(kafka, name))
 
 
 async def test_records_that_are_too_old_become_dead_letters(tmp_path: Path) -> None:
-    options = {"delivery_timeout_ms": 1000, "request_timeout_ms": 900, "stop_timeout_ms": 100}
+    options: dict[str, Any] = {"delivery_timeout_ms": 1000, "request_timeout_ms": 900, "stop_timeout_ms": 100}
     async with RecoverableProducer(tmp_path, bootstrap_servers=NOBODY, **options) as producer:
         receipt = await producer.publish("topic", b"late", partition=0)
         with pytest.raises(PermanentDeliveryError, match="not delivered within delivery_timeout_ms"):
@@ -174,7 +177,7 @@ async def test_on_delivery_is_called_for_each_record_in_order_before_it_counts(
         if len(reports) == 5:
             raise ValueError("the caller's")
 
-    options = {"on_delivery": on_delivery}
+    options: dict[str, Any] = {"on_delivery": on_delivery}
     async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers, **options) as producer:
         await published.publish(producer, name, 300, context="kept")
         await producer.flush(WITHIN_MS)
@@ -190,7 +193,7 @@ async def test_another_cluster_gets_nothing(
     name = topic(kafka)
     async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
         await (await producer.publish(name, b"1", key=b"k")).delivered(WITHIN_MS)
-    options = {"stop_timeout_ms": 100}
+    options: dict[str, Any] = {"stop_timeout_ms": 100}
     async with RecoverableProducer(tmp_path, bootstrap_servers=kafka3.bootstrap_servers, **options) as producer:
         receipt = await producer.publish(name, b"2", key=b"k")
         with pytest.raises(DeliveryPendingError, match="another cluster"):
@@ -244,6 +247,33 @@ async def test_a_partitioner_that_fails_where_no_caller_waits_makes_its_topic_wa
         broken = False
         await producer.flush(WITHIN_MS)
     perfect(await published.judged(kafka, name))
+
+
+class SlowFiles(Files):
+    """A disk that takes its time for each flush."""
+
+    def flush(self, fd: int) -> None:
+        time.sleep(0.15)
+        super().flush(fd)
+
+
+async def test_records_do_not_overtake_those_that_waited_for_the_topic_s_partitions(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Though two flushes pass until these are in their lanes; and `flush` waits for them."""
+    name, keys = topic(kafka, 100), [b"key-%d" % number for number in range(100)]
+    accepted: list[Accepted] = []
+    disk = Disk(str(tmp_path), SlowFiles())
+    async with RecoverableProducer(disk, bootstrap_servers=kafka.bootstrap_servers) as producer:
+        for turn in range(2):
+            for key in keys:
+                receipt = await producer.publish(name, b"%d" % turn, key=key)
+                accepted.append(Accepted(receipt.record_id, key, b"%d" % turn))
+                await asyncio.sleep(0.01 * turn)
+            if not turn:
+                flush = asyncio.create_task(producer.flush(WITHIN_MS))
+        await flush
+    perfect(judge(accepted, await read_topic(kafka.bootstrap_servers, name)))
 
 
 async def test_flush_is_refused_within_on_delivery_and_nowhere_else(

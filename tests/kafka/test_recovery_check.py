@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aiorecover.core.producer import RecoverableProducer
+from aiorecover.producer import RecoverableProducer
 from aiorecover.ring.files import Files
 from tests.kafka.test_delivery import NOBODY, WITHIN_MS, Published
 from tests.support.broker import Cluster, TopicFactory

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aiorecover.core.producer import RecoverableProducer
+from aiorecover.producer import RecoverableProducer
 from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import Cluster, TopicFactory
 

@@ -14,10 +14,10 @@ from typing import Any, cast
 from aiorecover.errors import WalFullError, WalIOError
 from aiorecover.ring.files import Files, Mapping
 from aiorecover.ring.format import LINE, PAGE
+from aiorecover.testing.memory_disk import choose_survivors
 
 MOST_BYTES = 3 << 20  # of the ring; a walk that needs more of it leaks segments
 LOCK, RING = 3, 4  # descriptors
-UNITS = (64, 64, 512, 4096)  # bytes that reach the disk as a whole
 VOLUME = 1 << 30
 
 Piece = tuple[int, bytes]  # place, contents
@@ -105,34 +105,13 @@ class Disk:
     def power_cut(self) -> None:
         """Lose what is not durable, in one of the ways that have been seen to matter."""
         units = _split(self.journal, self.unit)
-        pick = self._way(units)
+        pick = choose_survivors(self.rng, list(units), self.unit)
         for unit, pieces in units.items():
             self._apply(pieces[: pick(unit, len(pieces))])
         self.dropped += len(self.journal)
         self.journal.clear()
         self.stale.clear()
         self.cache[:] = self.durable
-
-    def _way(self, units: dict[int, list[Piece]]) -> Callable[[int, int], int]:
-        """Return how many of a unit's stores come back: (unit, how many there are) -> number."""
-        rng = self.rng
-        one = rng.choice(list(units)) if units else 0
-        mask = rng.randrange(1, 1 << 12)
-        pages = {unit: mask >> (unit * self.unit // PAGE) % 12 & 1 for unit in units}
-        ways: list[Callable[[int, int], int]] = [
-            lambda unit, n: rng.randint(0, n),
-            lambda unit, n: 0 if unit == one else n,
-            lambda unit, n: n if unit == one else 0,
-            lambda unit, n: rng.choice((0, n)),
-            lambda unit, n: n - rng.randint(0, 1),
-            lambda unit, n: 0 if pages[unit] else n,
-            lambda unit, n: 0 if pages[unit] else rng.randint(0, n),
-            lambda unit, n: n if unit <= one else 0,
-            lambda unit, n: 0 if unit <= one else n,
-            lambda unit, n: 0,
-            lambda unit, n: n,
-        ]
-        return rng.choice(ways)
 
     def _apply(self, pieces: list[Piece]) -> None:
         for place, data in pieces:

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from aiorecover.ring import flush, format, opening, recovery, ring, segments  # noqa: A004
 from aiorecover.ring.directory import Directory
-from aiorecover.ring.format import DONE, SegmentKind, State
+from aiorecover.ring.format import SegmentKind, State
 from tests.model import disk
 
 Change = tuple[object, str, Any]
@@ -66,9 +66,9 @@ def trust(value: bool) -> Change:
 # -- R3, R4 ------------------------------------------------------------------------------------------------------------
 
 
-def settle_in_memory(owner: ring.Ring, result: Any, settled: Any) -> None:
+def settle_in_memory(reading: Any) -> None:
     with patch.object(opening, "_store", nothing):
-        settle_implied(owner, result, settled)
+        settle_implied(reading)
 
 
 settle_implied = opening._settle_implied
@@ -77,10 +77,10 @@ void_children = opening._void_children
 
 
 def any_done_is_evidence(*args: Any) -> None:
-    found = args[2]
+    reading, left, found = args
     if found.verdict is recovery.Verdict.DONE and found.head.state is not State.SETTLED:
         evident = found._replace(head=found.head._replace(state=State.SETTLED))
-        settled, segment = args[4], args[1].segment
+        settled, segment = reading.settled, left.segment
         if segment.kind is not SegmentKind.DEAD:
             settled[segment.lane] = max(evident.order, settled.get(segment.lane, (0, 0)))
     take_down(*args)
@@ -91,14 +91,9 @@ class NoDead:
     DEAD = None
 
 
-def flush_if_trusted(owner: ring.Ring, left: list[segments.Segment], questioned: int) -> None:
-    if any(one.trusted for one in left):
-        flush_opening(owner, left, questioned)
-
-
-def flush_unmarked(owner: ring.Ring, left: list[segments.Segment], questioned: int) -> None:
-    if questioned:
-        opening._write_again(owner, left, questioned)
+def flush_unmarked(owner: ring.Ring, left: list[segments.Segment], doubt_since: int) -> None:
+    if doubt_since:
+        opening._write_again(owner, left, doubt_since)
     owner.files.flush(owner.fd)
 
 
@@ -178,10 +173,6 @@ def point_at_seal(_: Any, batch: segments.Batch) -> None:
     batch.store_point(batch.end, batch.count, batch.notes)
 
 
-def no_done(self: flush.Flusher) -> None:
-    self.dirty = {batch: None for batch in self.dirty if batch.state not in DONE}
-
-
 def crc_without(*places: int) -> Callable[..., int]:
     """A checksum that does not cover some of its arguments; the one at 5 is a pair."""
 
@@ -217,13 +208,15 @@ def void_as_settled(owner: ring.Ring, one: segments.Segment, found: recovery.Fou
     store(owner, one, found, State.SETTLED if state is State.VOID else state)
 
 
-def void_in_memory(owner: ring.Ring, result: Any, opened: Any) -> None:
+def void_in_memory(reading: Any) -> None:
     with patch.object(opening, "_store", nothing):
-        void_children(owner, result, opened)
+        void_children(reading)
 
 
-def seal_the_void(owner: ring.Ring, result: Any, opened: Any) -> None:
-    void_children(owner, result, dict(opened))
+def seal_the_void(reading: Any) -> None:
+    opened = dict(reading.opened)
+    void_children(reading)
+    reading.opened = opened
 
 
 store = opening._store

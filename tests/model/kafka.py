@@ -140,7 +140,9 @@ class Promises:
         self.required.difference_update(self.undurable)
         self.undurable.clear()
 
-    def verify(self, kafka: Kafka, dead: set[Id], excused: set[Id], *, stale_allowed: bool) -> None:
+    def verify(
+        self, kafka: Kafka, dead: set[Id], excused: set[Id], *, stale_allowed: bool, repeats_allowed: bool = False
+    ) -> None:
         """Compare with what has come, once everything is delivered."""
         got = {one for log in kafka.log.values() for _, one in log}
         lost = self.required - got - dead - excused - self.settled
@@ -149,6 +151,8 @@ class Promises:
         for partition, log in kafka.log.items():
             whole = [(section, one) for section, one in log if one not in excused]
             self._verify_partition(partition, whole, stale_allowed=stale_allowed)
+            if not repeats_allowed:
+                self._verify_sections(partition, whole)
 
     def _verify_partition(self, partition: int, log: list[tuple[int, Id]], *, stale_allowed: bool) -> None:
         ids = [one for _, one in log]
@@ -161,10 +165,12 @@ class Promises:
         last = list(dict.fromkeys(reversed(ids)))[::-1]
         if last != sorted(last) and not stale_allowed:
             raise BadError(f"STALE repeat, no whole suffix, in partition {partition}: {ids}")
+
+    def _verify_sections(self, partition: int, log: list[tuple[int, Id]]) -> None:
         for section in {one for one, _ in log}:
             part = [one for number, one in log if number == section]
             if len(part) != len(set(part)):
-                raise BadError(f"TWICE without a power cut, in partition {partition}: {ids}")
+                raise BadError(f"TWICE without a power cut, in partition {partition}: {part}")
 
 
 Log = Callable[[str], None]

@@ -11,7 +11,8 @@ from unittest.mock import patch
 from aiorecover.errors import WalIOError
 from aiorecover.ring import lane as lanes
 from aiorecover.ring import loading
-from tests.model.disk import UNITS, BadError, Crash, MemoryFiles
+from aiorecover.testing.memory_disk import UNITS
+from tests.model.disk import BadError, Crash, MemoryFiles
 from tests.model.kafka import PARTITIONS, TOPIC
 from tests.model.life import Life
 from tests.model.process import ALWAYS, BLIND, READBACK, World

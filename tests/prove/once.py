@@ -9,9 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from tests.crash.lives import ChildFailedError
 from tests.prove.rounds import chosen
-from tests.spark.driver import LandingFailedError
 from tests.support.broker import BrokerUnavailableError, Cluster
 from tests.support.jars import JarsError
 
@@ -50,7 +48,7 @@ def prove_once(
         print(f"broker: {error}", file=sys.stderr)
         shutil.rmtree(directory)
         return 2
-    except (ChildFailedError, LandingFailedError) as error:
+    except AssertionError as error:
         print(f"NOT OK: seed={seed} {error}\nkept: {directory}", flush=True)
         return 1
     proved = judged.ok and not judged.wrong

@@ -16,7 +16,7 @@ from aiorecover.ring.opening import Recovered, adopt, open_ring, recover
 from aiorecover.ring.records import ATTRIBUTES_AT, CRC_AT, NULL, varint
 from aiorecover.ring.ring import Limits, Ring
 from aiorecover.ring.segments import Batch
-from aiorecover.ring.writer import Found, Receipt, Writer
+from aiorecover.ring.writer import Receipt, Target, Writer
 
 SMALL = Geometry(region=256 << 10, small=8192, large=32768, huge_unit=65536)
 NOW_MS = 1_800_000_000_000
@@ -53,7 +53,7 @@ class Rig:
             self.recovered = recover(self.ring, segments)
             adopt(self.ring, self.recovered)
 
-    def _find(self, topic: str, key: Any, partition: int | None) -> Found:
+    def _find(self, topic: str, key: Any, partition: int | None) -> Target:
         lane = self.ring.lane(topic, partition or 0)
         return lane.published, NULL if key is None else varint(len(key)) + key
 

@@ -54,17 +54,17 @@ def test_a_batch_lies_in_the_file_as_the_box_says(tmp_path: Path) -> None:
     assert words[0] == salt
     assert words[1] == (int(State.SEALED) ^ salt & 0xFFFFFFFF) | epoch << 32
     assert words[2] == batch.end | batch.notes << 32
-    assert words[3] == batch.first == 1000
+    assert words[3] == batch.first == 1
     assert words[4] == NOW_MS
     assert struct.unpack_from("<IIII", data, at + 48)[1:] == (epoch, 4, 3)
     first, second = struct.unpack_from("<4I", data, at + 64), struct.unpack_from("<4I", data, at + 80)
     assert (first[1], second[:3]) == (3, (batch.end, 4, batch.notes))
     assert struct.unpack_from("<QIIQQ", data, at + 96) == (0, 0, 0, 0, NOW_MS + 3)
     note = data[PAGE + batch.notes : PAGE + 8192]
-    assert note == b"\x90" + struct.pack("<QII", 1003, 3, 1)
+    assert note == b"\x90" + struct.pack("<QII", 4, 3, 1)
     records = data[at + 189 : PAGE + batch.end]
     seed = crc32(salt.to_bytes(8, "little"))
     covered = struct.pack(
-        "<IIQIqQIIIII", crc32(records, seed), crc32(note, seed), 1000, epoch, NOW_MS, 0, 0, 0, batch.end, batch.notes, 4
+        "<IIQIqQIIIII", crc32(records, seed), crc32(note, seed), 1, epoch, NOW_MS, 0, 0, 0, batch.end, batch.notes, 4
     )
     assert second[3] == crc32(covered)

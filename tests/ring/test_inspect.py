@@ -28,7 +28,7 @@ def test_it_shows_what_waits_beside_the_owner_and_changes_nothing(tmp_path: Path
             *range(0, 50, 2),
             *range(1, 50, 2),
         ]
-        assert records[0].record_id == f"{rig.ring.producer_id}/1/1000"
+        assert records[0].record_id == f"{rig.ring.producer_id}/1/1"
         noted = next(one for one in records if one.note is not None)
         assert noted.note == Note(b"\x01")
         assert (tmp_path / "0" / "ring").read_bytes() == before

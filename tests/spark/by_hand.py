@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 
 __all__ = ["COLUMNS", "Epoch", "Stored", "examine", "write_files"]
 
-SAME_AT_EACH_START = 7  # characters of a producer id
-
 COLUMNS = pa.schema(
     [
         ("key", pa.binary()),
@@ -80,10 +78,8 @@ def _headers(producer_id: str, epoch: int, sequence: int) -> list[tuple[str, byt
     return [("other", b"x"), ("aiorecover-id", f"{producer_id}/{epoch}/{sequence}".encode())]
 
 
-def examine(
-    stored: Iterable[Stored], known_last: Mapping[tuple[str, int], int], start: int | None = 1
-) -> dict[tuple[str, int], Epoch]:
-    """Sequence by sequence; `start=None`: from the first that is there."""
+def examine(stored: Iterable[Stored], known_last: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Epoch]:
+    """Sequence by sequence."""
     log = sorted(stored, key=lambda one: (one.topic, one.partition, one.offset))
     appearances: dict[tuple[str, int], list[int]] = defaultdict(list)
     orderly: set[tuple[str, int, int]] = set()
@@ -93,29 +89,23 @@ def examine(
             continue
         producer_id, epoch, sequence = one.identity
         appearances[producer_id, epoch].append(sequence)
-        lane = one.topic, one.partition, producer_id[:SAME_AT_EACH_START]
+        lane = one.topic, one.partition, producer_id
         if (epoch, sequence) > highest.get(lane, (0, 0)):
             orderly.add(one.identity)
             highest[lane] = epoch, sequence
-    return {
-        key: _epoch(key, appearances[key], known_last.get(key, 0), orderly, start)
-        for key in {*appearances, *known_last}
-    }
+    return {key: _epoch(key, appearances[key], known_last.get(key, 0), orderly) for key in {*appearances, *known_last}}
 
 
-def _epoch(
-    key: tuple[str, int], sequences: list[int], known: int, orderly: set[tuple[str, int, int]], start: int | None
-) -> Epoch:
+def _epoch(key: tuple[str, int], sequences: list[int], known: int, orderly: set[tuple[str, int, int]]) -> Epoch:
     there = set(sequences)
     last = max([known, *there])
-    begin = min(there, default=1) if start is None else start
     behind = [sequence for sequence in there if (*key, sequence) not in orderly]
     return Epoch(
         first=min(there, default=None),
         last=max(there, default=None),
-        expected=last - begin + 1,
+        expected=last,
         found=len(there),
-        missing=_ranges(sequence for sequence in range(begin, last + 1) if sequence not in there),
+        missing=_ranges(sequence for sequence in range(1, last + 1) if sequence not in there),
         repeated=len(sequences) - len(there),
         out_of_order=len(behind),
         again=_ranges(sequence for sequence, times in Counter(sequences).items() if times > 1),

@@ -1,4 +1,4 @@
-"""What Spark's sink writes, without Spark: attempts, those that count and others, and manifests."""
+"""A sink whose attempts are made without Spark, so that a test says which of them count."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -36,7 +36,7 @@ class Sink:
             timeout_ms=60_000,
             max_dead_letters=dead_letters,
             columns=("value",),
-            producer={"slot_bytes": 64 * 1024},
+            producer={},
             ssl_files={},
         )
 

@@ -3,20 +3,22 @@
 `python -m tests.spark.executors '{"servers": ..., "feed": ..., "ring": ..., "sink": ..., "rows": ..., ...}'`
 
 It lands the topic `feed` and audits it, reads `ring`, writes so many rows through the sink, while an executor is killed
-with -9 in the middle of either, lands and audits what the sink has written, and prints as JSON what it found. Each
+with -9 in the middle of each, lands and audits what the sink has written, and prints as JSON what it found. Each
 Python that is started by an executor is written down first, so that it shows what needs none.
 """
 
 import json
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from aiorecover.spark import audit, land, read_topics
-from tests.spark.machines import MASTER, Machines
+from tests.spark.machines import MASTER, Machines, executors_of
 from tests.spark.planted_sinks import FORMAT, register_planted
 from tests.spark.started import started
 
@@ -32,7 +34,7 @@ def _main(told: dict[str, Any]) -> None:
     os.environ |= machines.environment
     spark = started(directory, "aiorecover executors", master=MASTER)
     servers, sink = told["servers"], told["sink"]
-    _land(spark, servers, told["feed"], directory)
+    _land(spark, servers, told["feed"], directory, kill=True)
     found: dict[str, Any] = {"audit": _audited(spark, servers, told["feed"])}
     found["pythons_by_then"] = machines.pythons()
     register_planted(spark)
@@ -46,7 +48,9 @@ def _main(told: dict[str, Any]) -> None:
     spark.stop()
 
 
-def _land(spark: SparkSession, servers: str, topic: str, directory: Path, manifests: str | None = None) -> None:
+def _land(
+    spark: SparkSession, servers: str, topic: str, directory: Path, manifests: str | None = None, *, kill: bool = False
+) -> None:
     query = land(
         spark,
         [topic],
@@ -57,6 +61,10 @@ def _land(spark: SparkSession, servers: str, topic: str, directory: Path, manife
         max_offsets_per_trigger=_BATCH_RECORDS,
         sink_manifests=manifests,
     )
+    if kill:
+        while query.isActive and not (directory / "checkpoint" / "query" / "offsets" / "1").exists():
+            time.sleep(0.01)
+        os.kill(executors_of(os.getsid(0))[0], signal.SIGKILL)
     query.awaitTermination()
 
 

@@ -1,11 +1,6 @@
 """What the tests of landing publish, how they land it, and what has to come of it."""
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,7 +12,7 @@ from pyspark.sql import SparkSession
 from aiorecover.spark import Landed, land
 from tests.support.cluster import Cluster
 
-__all__ = ["ROWS", "P", "Q", "Rows", "land_in_child", "landing", "once", "published", "shuffled"]
+__all__ = ["ROWS", "P", "Q", "Rows", "landing", "once", "published", "shuffled"]
 
 P, Q = "abcdefghij234", "zyxwvutsrq765"
 ROWS = 500  # of a batch
@@ -70,35 +65,3 @@ def landing(
     )
     query.awaitTermination()
     return told
-
-
-def land_in_child(
-    kafka: Cluster,
-    topic: str,
-    directory: Path,
-    target: str | None = None,
-    *,
-    death: str | None,
-    settings: dict[str, str] | None = None,
-) -> list[str | None]:
-    """Land in a process of its own, which is killed at `death` of `tests.spark.lander`; else, the ids in the table."""
-    told = {
-        "servers": kafka.bootstrap_servers,
-        "topic": topic,
-        "directory": str(directory),
-        "target": target or str(directory / "table"),
-        "rows": ROWS,
-        "death": death,
-        "settings": settings or {},
-    }
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.spark.lander", json.dumps(told)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        start_new_session=True,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert child.returncode == (-signal.SIGKILL if death else 0), child.stderr[-2000:]
-    ids: list[str | None] = [] if death else json.loads(child.stdout.splitlines()[-1])
-    return ids

@@ -2,17 +2,15 @@
 
 import functools
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
-from pyspark.sql import SparkSession
 
 from tests.support.classes import archive_of, sharing
 from tests.support.jars import find_java, spark_jars
 
-__all__ = ["DRIVER_JAVA", "QUICK", "archive", "command_words", "hive_settings", "session_settings", "shuffling"]
+__all__ = ["DRIVER_JAVA", "QUICK", "archive", "command_words", "session_settings"]
 
 DRIVER_JAVA = "spark.driver.extraJavaOptions"
 
@@ -43,16 +41,6 @@ def session_settings(directory: Path) -> dict[str, str]:
     }
 
 
-def hive_settings(directory: Path) -> dict[str, str]:
-    """Beside `session_settings`: a catalogue in ``directory`` with tables of Parquet."""
-    log = f"-Dderby.stream.error.file={directory}/derby.log"
-    return {
-        "spark.sql.catalogImplementation": "hive",
-        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={directory}/metastore;create=true",
-        DRIVER_JAVA: f"{session_settings(directory).get(DRIVER_JAVA, '')} {log}".strip(),
-    }
-
-
 def archive() -> Path:
     """Where the classes of drivers and executors are kept (`tests.spark.archive`)."""
     return archive_of(find_java(), _PYSPARK, _kept())
@@ -72,17 +60,3 @@ def command_words(directory: Path, master: str = "local[2]") -> list[str]:
     """As `session_settings`, for the command line."""
     pairs = session_settings(directory).items()
     return ["--master", master, *(word for key, value in pairs for word in ("--conf", f"{key}={value}"))]
-
-
-@contextmanager
-def shuffling(spark: SparkSession) -> Iterator[None]:
-    """Nothing is small enough to be sent to every machine, unless somebody asks for that."""
-    settings = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.enabled": "false"}
-    before = {name: str(spark.conf.get(name)) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)

@@ -1,4 +1,4 @@
-"""Topics beside the table that they were landed in, beside sets of plain Python."""
+"""Topics beside the table that they were landed in, and completeness over time, beside plain Python."""
 
 from typing import Any
 
@@ -7,22 +7,25 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark import compare
+from aiorecover.record_id import SEQUENCE_MAX
+from aiorecover.spark import audit, compare, timeline
 from tests.spark.feed import P, Q
 
 BUCKET = 32_768
+START_S = 1_700_000_000
+GONE = "ggggggggggggg"
 Identity = tuple[str, int, int]
 
 TOPICS: set[Identity] = {
     # Whole buckets, and what goes on in the next one; a bucket of which the table has nothing.
     *((P, 1, sequence) for sequence in range(1, 4 * BUCKET + 10)),
-    *((P, 2, sequence) for sequence in (1, 3, 4, 5, 9, BUCKET, BUCKET + 1, (1 << 40) - 1)),
+    *((P, 2, sequence) for sequence in (1, 3, 4, 5, 9, BUCKET, BUCKET + 1, SEQUENCE_MAX)),
     *((Q, 7, sequence) for sequence in range(1, 50)),
 }
 ABSENT: set[Identity] = {
     *((P, 1, sequence) for sequence in (1, 7, 8, 9, 4 * BUCKET + 9)),
     *((P, 1, sequence) for sequence in range(BUCKET - 5, 3 * BUCKET + 4)),
-    *((P, 2, sequence) for sequence in (1, 3, 5, BUCKET, BUCKET + 1, (1 << 40) - 1)),
+    *((P, 2, sequence) for sequence in (1, 3, 5, BUCKET, BUCKET + 1, SEQUENCE_MAX)),
     *((Q, 7, sequence) for sequence in range(1, 50)),
 }
 ONLY_IN_TABLE: set[Identity] = {(P, 2, 2), (P, 3, 1), (Q, 8, BUCKET + 3)}
@@ -42,9 +45,8 @@ def test_what_the_table_lacks_is_named_by_ranges_that_are_as_long_as_they_go(spa
         ranges = [tuple(row) for row in found.absent.collect()]
         totals = found.totals.collect()[0].asDict()
     named = [(*row[:2], sequence) for row in ranges for sequence in range(row[2], row[3] + 1)]
-    assert len(named) == len(set(named))
+    assert len(named) == len(set(named)) == sum(row[4] for row in ranges)
     assert set(named) == ABSENT
-    assert sum(row[4] for row in ranges) == len(ABSENT)
     borders = {(row[2] - 1, row[3] + 1) for row in ranges if row[:2] == (P, 1)}
     assert all((P, 1, beside) not in ABSENT for border in borders for beside in border)
     assert totals == {
@@ -58,15 +60,25 @@ def test_what_the_table_lacks_is_named_by_ranges_that_are_as_long_as_they_go(spa
     }
 
 
-def test_a_table_that_has_all_lacks_nothing(spark: SparkSession) -> None:
-    topics = table(spark, {(P, 1, 1), (P, 1, 2)}, repeated=1, strangers=0)
-    with compare(topics, topics.distinct()) as found:
-        assert found.absent.collect() == []
-        assert found.totals.collect()[0]["absent"] == 0
-    with compare(topics.where("false"), topics) as found:
-        assert found.totals.collect()[0].asDict()["only_in_table"] == 2
-    with compare(topics, table(spark, {(P, 1, 1)}, repeated=0, strangers=4)) as found:
-        totals = found.totals.collect()[0].asDict()
-    assert (totals["without_id_in_table"], totals["without_id_absent"]) == (4, 0), "more of others are no difference"
-    with pytest.raises(ConfigError, match="includeHeaders"):
-        compare(topics, topics.drop("epoch"))
+def test_what_is_missing_counts_in_the_moment_of_the_record_beside_it(spark: SparkSession) -> None:
+    lost = {*range(30, 36), 77, 99, 100}
+    rows = [(P, sequence, float(sequence)) for sequence in range(1, 101) if sequence not in lost]
+    rows += [(P, 29, 29.0), (P, 29, 29.0), (Q, 4, 41.5)]
+    when = [int((START_S + second) * 1e6) for _, _, second in rows]
+    columns = [
+        pa.array([producer for producer, _, _ in rows]),
+        pa.array([1] * len(rows), pa.int32()),
+        pa.array([sequence for _, sequence, _ in rows], pa.int64()),
+        pa.array(when, pa.timestamp("us", tz="UTC")),
+    ]
+    records = spark.createDataFrame(pa.table(columns, ["producer_id", "epoch", "sequence", "timestamp"]))
+    with audit(records, known_last={(P, 1): 105, (GONE, 1): 7}) as found:
+        over_time = timeline(records, found.missing, most=12)
+        moments = {row[0] and row[0] - START_S: tuple(row[1:]) for row in over_time.moments.collect()}
+        with pytest.raises(ConfigError, match="Kafka's column timestamp"):
+            timeline(records.drop("timestamp"), found.missing)
+    assert over_time.width_s == 10
+    assert moments.pop(None) == (0, 7), "nothing of that epoch was found"
+    assert list(moments.values()) == [
+        (9, 0), (10, 0), (10, 6), (4, 0), (11, 3), (10, 0), (10, 0), (9, 1), (10, 0), (9, 7),
+    ]  # fmt: skip

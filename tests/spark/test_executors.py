@@ -14,7 +14,7 @@ import pytest
 from aiorecover import RecoverableProducer
 from tests.spark.feed import P, once, published, shuffled
 from tests.spark.sink_topics import Topics
-from tests.spark.table import batches, landed_ids
+from tests.spark.table import landed_ids, landed_values
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
@@ -29,6 +29,7 @@ def on_executors(**told: Any) -> dict[str, Any]:
     child = subprocess.run(
         [sys.executable, "-m", "tests.spark.executors", json.dumps(told)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        start_new_session=True,
         capture_output=True,
         text=True,
         timeout=WITHIN_S,
@@ -39,15 +40,9 @@ def on_executors(**told: Any) -> dict[str, Any]:
     return found
 
 
-def landed_values(target: Path) -> Counter[int]:
-    return Counter(int(value) for rows in batches(target, ["value"]) for value in rows["value"].to_pylist())
-
-
 async def left_behind(wal_dir: Path) -> list[str]:
     """A ring with records that wait; their ids."""
-    async with RecoverableProducer(
-        wal_dir, bootstrap_servers=NOBODY, slot_bytes=1 << 16, stop_timeout_ms=0
-    ) as producer:
+    async with RecoverableProducer(wal_dir, bootstrap_servers=NOBODY, stop_timeout_ms=0) as producer:
         return [(await producer.publish("orders", str(number))).record_id for number in range(IN_RING)]
 
 
@@ -81,7 +76,7 @@ def test_executors_of_their_own_do_what_the_driver_does_with_threads_and_they_ma
     assert len(sent) > WRITTEN, "the executor was to be killed with rows in Kafka"
     assert len(set(sent)) == len(sent), "each attempt was to have ids of its own"
     assert sink.counted() == Counter(range(WRITTEN))
-    assert landed_values(tmp_path / "spark" / "sunk" / "table") == Counter(range(WRITTEN))
+    assert landed_values(tmp_path / "spark" / "sunk" / "table") == Counter(b"%d" % number for number in range(WRITTEN))
     assert found["sunk"]["missing"] == []
     totals = {"records": WRITTEN, "found": WRITTEN, "expected": WRITTEN, "repeated": 0}
     assert found["sunk"]["totals"].items() >= totals.items()

@@ -1,9 +1,7 @@
-"""`aiorecover land` as a user runs it."""
+"""`aiorecover land` and `give-up` as a user runs them."""
 
-import shutil
 from pathlib import Path
 
-import aiokafka
 import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
@@ -11,11 +9,13 @@ from typer.testing import CliRunner, Result
 from aiorecover.cli import land as command
 from aiorecover.cli.app import app
 from aiorecover.spark.sink_manifest import Write
-from tests.spark import feed
 from tests.spark.by_sink import Sink
-from tests.spark.feed import P
+from tests.spark.feed import P, Rows, landing, published
+from tests.spark.table import landed_ids
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
+
+ROWS: Rows = [(0, f"{P}/1/1"), (0, f"{P}/1/1"), (0, "nobody's"), (0, None)]
 
 
 @pytest.fixture(autouse=True)
@@ -35,75 +35,56 @@ def run(cluster: Cluster, topic: str, directory: Path, *arguments: str) -> Resul
     return CliRunner().invoke(app, ["land", "--available-now", *words, *arguments], env={"COLUMNS": "80"})
 
 
-async def published(cluster: Cluster, topic: str) -> None:
-    async with aiokafka.AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-        for text in (b"abcdefghij234/1/1", b"abcdefghij234/1/1", b"nobody's", None):
-            headers = [("aiorecover-id", text)] if text else []
-            await producer.send_and_wait(topic, b"value", headers=headers)
+def give_up(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["give-up", *arguments])
 
 
-def test_each_batch_is_told_and_the_end_is_status_0(kafka: Cluster, topic: TopicFactory, tmp_path: Path) -> None:
+def test_each_batch_is_told_and_the_end_is_status_0_and_a_topic_that_was_made_anew_is_status_3(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
     name = topic(kafka, partitions=1)
-    admin.run(published(kafka, name))
-    done = run(kafka, name, tmp_path)
+    admin.run(published(kafka, name, ROWS))
+    done = run(kafka, name, tmp_path, "--files-per-batch", "1")
     assert done.exit_code == 0, done.output
     told = "batch 0: 2 landed, 1 of them without an id, 1 repeats left out, 1 with an undecodable id in the quarantine"
     assert done.stdout.splitlines() == [told]
+    assert len(list((tmp_path / "table" / "batch_id=0").glob("*.parquet"))) == 1
     again = run(kafka, name, tmp_path)
     assert (again.exit_code, again.stdout) == (0, "no batch: nothing new stands in the topics\n")
-
-
-def test_how_much_is_left_is_told_behind_a_batch(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "PROGRESS_LOOK", 0.02)
-    name = topic(kafka, partitions=1)
-    admin.run(published(kafka, name))
-    done = run(kafka, name, tmp_path, "--max-offsets-per-trigger", "3")
-    told = [line for line in done.stdout.splitlines() if "to go" in line]
-    assert told == ["batch 0 is done: 1 offsets to go"], done.output
-
-
-def test_a_batch_is_in_as_many_files_as_are_asked_for(kafka: Cluster, topic: TopicFactory, tmp_path: Path) -> None:
-    name = topic(kafka, partitions=1)
-    identities = [f"{P}/{epoch}/1" for epoch in range(1, 100)]
-    admin.run(feed.published(kafka, name, [(0, identity) for identity in identities]))
-    done = run(kafka, name, tmp_path, "--files-per-batch", "5")
-    assert done.exit_code == 0, done.output
-    assert len(list((tmp_path / "table" / "batch_id=0").glob("*.parquet"))) == 5
-
-
-def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster, tmp_path: Path) -> None:
-    done = run(kafka, "not-there", tmp_path)
+    done = run(kafka, "not-there", tmp_path / "other")
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
     assert done.stderr.startswith("a topic does not exist: check the names of the topics topics=['not-there']")
+    admin.run(admin.remake_topic(kafka.bootstrap_servers, name, 1))
+    done = run(kafka, name, tmp_path)
+    assert (done.exit_code, len(done.stderr.splitlines())) == (3, 1), done.output
+    assert "deleted and made anew" in done.stderr
 
 
-def test_other_topics_than_the_checkpoint_s_are_status_2_and_one_sentence(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+def test_records_that_kafka_deleted_before_they_were_landed_are_status_3_and_a_sentence(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    name, other = topic(kafka, partitions=1), topic(kafka, partitions=1)
-    for each in (name, other):
-        admin.run(published(kafka, each))
-    run(kafka, name, tmp_path)
-    done = run(kafka, other, tmp_path)
-    assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.output
-    assert done.stderr.startswith("topics of this checkpoint are not named: name them, too")
-    done = run(kafka, name, tmp_path, "--topic", other)
-    assert (done.exit_code, done.stdout.partition(",")[0]) == (0, "batch 1: 1 landed"), done.output
+    name = topic(kafka, partitions=1)
+    admin.run(published(kafka, name, [(0, f"{P}/1/{sequence}") for sequence in range(1, 6)]))
+    assert run(kafka, name, tmp_path).exit_code == 0
+    admin.run(published(kafka, name, [(0, f"{P}/1/{sequence}") for sequence in range(6, 11)]))
+    admin.run(admin.delete_records(kafka.bootstrap_servers, name, 0, before=8))
+    done = run(kafka, name, tmp_path)
+    assert done.exit_code == 3, done.output
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("Kafka has deleted records that were to be read next")
+    assert said.endswith(f" topic={name} partition=0 within=5-9")
+    landing(spark, kafka, name, tmp_path, options={"failOnDataLoss": "false"})
+    assert landed_ids(tmp_path / "table").keys() == {f"{P}/1/{sequence}" for sequence in (1, 2, 3, 4, 5, 9, 10)}
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ([], "name a checkpoint"),
-        (["--checkpoint", ""], "name a checkpoint"),
         (["--checkpoint", "c", "--sink-manifests", "t"], "manifests are no records to land"),
         (["--checkpoint", "c", "--topic", ""], "name the topics"),
         (["--checkpoint", "c", "--bootstrap-servers", ""], "name Kafka's servers"),
-        (["--checkpoint", "s3a://bucket/c"], "checkpoint='s3a://bucket/c'\n"),
         (["--checkpoint", "c", "--quarantine", "gs://bucket/q"], "quarantine='gs://bucket/q'\n"),
-        (["--checkpoint", "c", "--target", "wasbs://c@a/t"], "target='wasbs://c@a/t'\n"),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_status_2_before_spark_starts(
@@ -116,54 +97,24 @@ def test_what_cannot_be_is_one_sentence_and_status_2_before_spark_starts(
     assert said in done.stderr
 
 
-def test_what_failed_attempts_of_a_sink_have_left_is_not_landed(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    sink = Sink(kafka, topic)
-    sink.decide(sink.attempt(0, range(10)))
-    sink.attempt(0, range(5))
-    done = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
-    assert done.exit_code == 0, done.output
-    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["batch 0: 10 landed"]
-
-
 def test_what_waits_for_a_manifest_is_told_until_it_is_given_up(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     sink = Sink(kafka, topic)
+    sink.decide(sink.attempt(0, range(10)))
+    sink.attempt(0, range(7))
     write = sink.attempt(3, range(5)).write.name
     told = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
     batch, end = told.stdout.splitlines()
+    assert batch.startswith("batch 0: 10 landed, ")
     assert batch.endswith("0 repeats left out, 5 wait for their manifest")
     assert end.startswith("5 records are not landed, as there is no manifest of their writes yet")
     assert end.endswith(f"writes={write}")
-    again = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
-    assert again.stdout.splitlines() == ["no batch: nothing new stands in the topics", end]
     reached = ["--bootstrap-servers", kafka.bootstrap_servers, "--sink-manifests", sink.manifests]
-    given_up = CliRunner().invoke(app, ["give-up", *reached, "--write", write])
-    assert (given_up.exit_code, given_up.output) == (0, f"given up: {write}\n")
-    once_more = CliRunner().invoke(app, ["give-up", *reached, "--write", write])
-    assert (once_more.exit_code, once_more.output) == (0, f"has its manifest, and stays as it is: {write}\n")
+    said = [give_up(*reached, "--write", write).output for _ in range(2)]
+    assert said == [f"given up: {write}\n", f"has its manifest, and stays as it is: {write}\n"]
     last = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
     assert [line.split(",")[0] for line in last.stdout.splitlines()] == ["batch 1: 0 landed"]
-    of_job = [CliRunner().invoke(app, ["give-up", *reached, "--job-id", "nightly"]) for _ in range(2)]
-    name = Write("nightly", 0).name
-    assert [one.output for one in of_job] == [f"given up: {name}\n", f"has its manifest, and stays as it is: {name}\n"]
-    refused = CliRunner().invoke(app, ["give-up", *reached])
+    assert give_up(*reached, "--job-id", "nightly").output == f"given up: {Write('nightly', 0).name}\n"
+    refused = give_up(*reached)
     assert (refused.exit_code, refused.stderr.startswith("name a write")) == (2, True)
-
-
-@pytest.mark.parametrize("known", [True, False], ids=["by its id", "by its offsets"])
-def test_a_topic_that_was_made_anew_is_status_3_and_one_sentence(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path, known: bool
-) -> None:
-    name = topic(kafka, partitions=1)
-    admin.run(published(kafka, name))
-    assert run(kafka, name, tmp_path).exit_code == 0
-    admin.run(admin.remake_topic(kafka.bootstrap_servers, name, 1))
-    if not known:  # a checkpoint of before there were ids in it
-        shutil.rmtree(tmp_path / "checkpoint" / "topic_ids")
-    done = run(kafka, name, tmp_path)
-    assert (done.exit_code, len(done.stderr.splitlines())) == (3, 1), done.output
-    assert "deleted and made anew" in done.stderr
-    assert done.stderr.endswith(f"topics=['{name}']\n" if known else f"topic={name} partition=0 next=4 end=0\n")

@@ -1,92 +1,47 @@
-"""Ids of every form, good and bad, out of Kafka's headers."""
+"""The ids as columns: the same that Python reads from the headers, whatever stands there."""
 
-from typing import Any
-
-import pyarrow as pa
-import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from aiorecover.errors import ConfigError
+from aiorecover import record_id_of
+from aiorecover.record_id import EPOCH_MAX, SEQUENCE_MAX
+from aiorecover.record_id import parse_record_id as parse_text
 from aiorecover.spark import parse_record_id
-from tests.spark.by_hand import COLUMNS
 
-NAME = "aiorecover-id"
-SCHEMA = pa.schema([("number", pa.int32()), COLUMNS.field("headers")])
 P = "abcdefghij234"
-NONE = (None, None, None)
-Headers = list[tuple[str, bytes | None]] | None
-
-CASES: list[tuple[Headers, tuple[str | None, int | None, int | None]]] = [
-    ([(NAME, f"{P}/1/1".encode())], (P, 1, 1)),
-    ([(NAME, f"{P}/8388607/1099511627775".encode())], (P, 8388607, 1099511627775)),
-    ([("x", b"1"), (NAME, f"{P}/3/45".encode()), ("y", None)], (P, 3, 45)),
-    # The last one counts: it is the producer that appends it.
-    ([(NAME, f"{P}/9/9".encode()), (NAME, f"{P}/3/46".encode())], (P, 3, 46)),
-    ([(NAME, f"{P}/9/9".encode()), (NAME, b"foreign")], NONE),
-    (None, NONE),
-    ([], NONE),
-    ([("AIORECOVER-ID", f"{P}/1/1".encode())], NONE),
-    ([(NAME, None)], NONE),
-    ([(NAME, b"")], NONE),
-    ([(NAME, b"\xff\xfe\x00")], NONE),
-]
-NO_IDS = [
-    f"{P}/1/1\n",
-    f" {P}/1/1",
-    f"{P}/1",
-    f"{P}/1/1/1",
-    f"{P}/+1/1",
-    f"{P}/1/ 1",
+TEXTS = [
+    f"{P}/1/1",
+    f"{P}/{EPOCH_MAX}/{SEQUENCE_MAX}",
+    f"{P}/{EPOCH_MAX + 1}/1",
+    f"{P}/9999999999/1",
+    f"{P}/1/{SEQUENCE_MAX + 1}",
     f"{P}/01/1",
-    f"{P}/1/01",
-    f"{P}/0/1",
-    f"{P}/1/0",
-    f"{P}/8388608/1",
-    f"{P}/1/1099511627776",
-    f"{P}/99999999999/1",
-    f"{P}/1/99999999999999999999",
-    f"{P}/\u0661/1",
+    f"{P}/1/1\n",
+    f"{P}/1",
     f"{P.upper()}/1/1",
-    f"{P[:-1]}1/1/1",
-    f"{P}a/1/1",
-    "//",
+    "",
 ]
-CASES += [([(NAME, text.encode())], NONE) for text in NO_IDS]
+HEADERS: list[list[tuple[str, bytes | None]] | None] = [
+    None,
+    [],
+    [("aiorecover-id", None)],
+    [("aiorecover-id", b"\xff")],
+    [("aiorecover-id", f"{P}/1/1".encode()), ("other", b"x"), ("aiorecover-id", f"{P}/2/5".encode())],
+]
+HEADERS += [[("aiorecover-id", text.encode())] for text in TEXTS]
 
 
-def table(headers: list[Headers]) -> pa.Table:
-    return pa.table({"number": range(len(headers)), "headers": headers}, SCHEMA)
+def parsed(spark: SparkSession) -> DataFrame:
+    kinds = "number int, headers array<struct<key string, value binary>>"
+    return parse_record_id(spark.createDataFrame(list(enumerate(HEADERS)), kinds))
 
 
-def test_every_id_is_three_columns_and_what_is_none_is_null(spark: SparkSession) -> None:
-    parsed = parse_record_id(spark.createDataFrame(table([headers for headers, _ in CASES])))
-    assert parsed.columns == ["number", "headers", "producer_id", "epoch", "sequence"]
-    assert [kind for _, kind in parsed.dtypes[2:]] == ["string", "int", "bigint"]
-    found = {row["number"]: (row["producer_id"], row["epoch"], row["sequence"]) for row in parsed.collect()}
-    assert [found[number] for number in range(len(CASES))] == [wanted for _, wanted in CASES]
-
-
-def test_columns_that_are_there_already_are_not_written_over(spark: SparkSession) -> None:
-    parsed = parse_record_id(spark.createDataFrame(table([None])))
-    with pytest.raises(ConfigError, match="'producer_id', 'epoch', 'sequence'"):
-        parse_record_id(parsed)
-
-
-def test_headers_that_were_not_asked_for_are_named_as_the_remedy(spark: SparkSession) -> None:
-    with pytest.raises(ConfigError, match="includeHeaders"):
-        parse_record_id(spark.range(1))
+def test_every_id_is_three_columns_as_python_reads_it_and_what_is_none_is_null(spark: SparkSession) -> None:
+    rows = parsed(spark).orderBy("number").collect()
+    texts = [record_id_of(headers) for headers in HEADERS]
+    wanted = [(None, None, None) if text is None else parse_text(text) for text in texts]
+    assert [(row["producer_id"], row["epoch"], row["sequence"]) for row in rows] == wanted
+    assert sum(text is not None for text in texts) == 3
 
 
 def test_no_python_has_part_in_it(spark: SparkSession) -> None:
-    """So the executors need none, and a row costs what Spark's own functions cost."""
-    header = "named_struct('key', cast(id as string), 'value', cast(cast(id as string) as binary))"
-    parsed = parse_record_id(spark.range(1).selectExpr(f"array({header}) as headers"))
-
-    def plan(df: DataFrame) -> str:
-        planned: Any = df._jdf
-        return str(planned.queryExecution().executedPlan().toString())
-
-    assert "Python" not in plan(parsed)
-    in_python = F.udf(lambda text: text, "string", useArrow=False)("producer_id")
-    assert "Python" in plan(parsed.select(in_python)), "else the line above could not fail"
+    assert "Python" not in parsed(spark)._jdf.queryExecution().executedPlan().toString()

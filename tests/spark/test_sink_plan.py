@@ -19,7 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from aiorecover.config import DURATION_MAX_MS, MIB
+from aiorecover.checks import DURATION_MAX_MS
+from aiorecover.config import MIB
 from aiorecover.errors import ConfigError
 from aiorecover.spark.sink_plan import Plan, plan
 
@@ -52,14 +53,6 @@ def planned(schema: StructType = VALUE, *, without: str = "", **more: str) -> Pl
     return plan(CaseInsensitiveDict(told), schema)
 
 
-def test_what_is_left_out_has_a_default() -> None:
-    made = planned()
-    assert (made.timeout_ms, made.max_dead_letters, made.wal_dir, made.job_id) == (600_000, 1000, None, None)
-    config = made.config()
-    assert (config.fsync, config.wal_max_bytes, config.on_full) == ("never", 256 * MIB, "wait")
-    assert (config.adoption_grace_ms, config.full_timeout_ms) == (None, 600_000)
-
-
 def test_options_of_the_producer_have_its_own_types() -> None:
     made = planned(
         producer__linger_ms="20",
@@ -78,14 +71,10 @@ def test_options_of_the_producer_have_its_own_types() -> None:
     assert PASSWORD not in repr(made)
 
 
-def test_sparks_own_name_for_the_servers_is_taken_too() -> None:
-    made = planned(without="bootstrap_servers", kafka__bootstrap__servers="127.0.0.1:2")
-    assert made.bootstrap_servers == "127.0.0.1:2"
-
-
-def test_what_spark_adds_by_itself_is_passed_over() -> None:
+def test_what_spark_adds_by_itself_is_passed_over_and_its_own_name_for_the_servers_is_taken() -> None:
     streamed = plan(CaseInsensitiveDict({**TOLD, "checkpointLocation": "/x", "queryName": "orders"}), VALUE)
     assert streamed == planned()
+    assert planned(without="bootstrap_servers", kafka__bootstrap__servers="h:2").bootstrap_servers == "h:2"
 
 
 def test_files_make_a_context_where_they_are_used(tmp_path: Path) -> None:
@@ -109,12 +98,8 @@ def test_every_column_of_kafka_is_taken_and_others_are_passed_over() -> None:
     [
         (columns(key=StringType()), "a record needs a column value"),
         (columns(value=LongType()), "the column value must be string or binary: cast it type=bigint"),
-        (columns(value=StringType(), key=IntegerType()), "the column key must be string or binary"),
-        (columns(value=StringType(), topic=BinaryType()), "the column topic must be string"),
         (columns(value=StringType(), partition=LongType()), "the column partition must be int"),
-        (columns(value=StringType(), timestamp=LongType()), "the column timestamp must be timestamp"),
         (columns(value=StringType(), headers=headers(StringType())), "the column headers must be array<struct<key str"),
-        (columns(value=StringType(), headers=StringType()), "the column headers must be"),
     ],
 )
 def test_a_column_of_another_type_is_named(schema: StructType, sentence: str) -> None:
@@ -126,50 +111,21 @@ def test_a_column_of_another_type_is_named(schema: StructType, sentence: str) ->
     ("told", "sentence"),
     [
         ({"without": "bootstrap_servers"}, "name Kafka's servers"),
-        ({"bootstrap_servers": "nowhere:x"}, "bootstrap_servers must be"),
         ({"without": "manifest_topic"}, "name a topic for the manifests"),
         ({"without": "topic"}, "name the topic"),
-        ({"topic": "no/topic"}, "topic must be a topic's name"),
         ({"topic": "manifests"}, "manifests need a topic of their own"),
         ({"path": "orders"}, "not to a path"),
         ({"kafka__security__protocol": "SSL"}, r"give the producer's as producer\.\.\."),
-        ({"manifest_topics": "x"}, "did you mean manifest_topic"),
-        (
-            {"timeout_ms": "ten"},
-            f"timeout_ms must be a number of milliseconds from 1 to {DURATION_MAX_MS} timeout_ms='ten'",
-        ),
-        ({"timeout_ms": "-1"}, "timeout_ms must be a number of milliseconds from 1 .* timeout_ms='-1'"),
-        ({"timeout_ms": "0"}, "timeout_ms must be a number"),
-        ({"timeout_ms": "1.5"}, "timeout_ms must be a number"),
-        ({"timeout_ms": ""}, "timeout_ms must be a number"),
-        ({"timeout_ms": "10 s"}, "timeout_ms must be a number"),
-        ({"timeout_ms": "1_000"}, "timeout_ms must be a number"),
+        ({"timeout_ms": "10 s"}, f"timeout_ms must be a number of milliseconds from 1 to {DURATION_MAX_MS} "),
         ({"timeout_ms": "9" * 5000}, "timeout_ms must be a number"),
-        ({"timeout_ms": str(DURATION_MAX_MS + 1)}, "timeout_ms must be a number"),
-        ({"max_dead_letters": "-1"}, "max_dead_letters must be a number of records from 0 to 10000 "),
-        ({"max_dead_letters": "10001"}, "max_dead_letters must be a number"),
-        ({"max_dead_letters": "none"}, "max_dead_letters must be a number"),
-        ({"job_id": ""}, "job_id names the job, by a name of which there is one, and this is empty"),
-        ({"job_id": " "}, "job_id names the job"),
-        ({"wal_dir": ""}, "wal_dir names a directory on every executor, and this is empty"),
-        ({"topik": "x"}, "unknown option: did you mean topic\\? option=topik"),
+        ({"max_dead_letters": "10001"}, "max_dead_letters must be a number of records from 0 to 10000 "),
+        ({"job_id": " "}, "job_id names the job, by a name of which there is one, and this is empty"),
         ({"wal_max_byte": "1"}, "did you mean producer.wal_max_bytes"),
-        ({"wal_max_bytes": "1"}, "did you mean producer.wal_max_bytes"),
-        ({"guarante": "exactly_once"}, "did you mean producer.guarantee"),
-        ({"linger_ms": "1"}, "did you mean producer.linger_ms"),
-        ({"producers__linger_ms": "1"}, "did you mean producer.linger_ms"),
-        ({"bootstrap__servers": "x"}, "did you mean bootstrap_servers"),
         ({"xyz": "1"}, "unknown option: leave it out, there are bootstrap_servers, topic, .*, producer.... option=xyz"),
-        ({"producer__linger_ms": "-1"}, "linger_ms must be from 0 to"),
-        ({"producer__linger_ms": ""}, "producer.linger_ms must be an int of milliseconds producer.linger_ms=''"),
-        ({"producer__wal_max_bytes": "1 GB"}, "producer.wal_max_bytes must be an int of bytes"),
-        ({"producer__wal_max_bytes": "9" * 5000}, "producer.wal_max_bytes must be an int of bytes"),
-        ({"producer__recovery_check": "maybe"}, "recovery_check must be True or False"),
-        ({"producer__linger": "1"}, "did you mean linger_ms"),
         ({"producer__linger_ms": "soon"}, "linger_ms must be an int"),
+        ({"producer__linger_ms": "-1"}, "linger_ms must be from 0 to"),
         ({"producer__guarantee": "exactly_once"}, "the manifest tells which attempt counts"),
-        ({"producer__partitioner": "x"}, "make the column partition what you want"),
-        ({"producer__acks": "1"}, "acks cannot be set"),
+        ({"producer__slot_bytes": "65536"}, "slot_bytes"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(told: dict[str, str], sentence: str) -> None:

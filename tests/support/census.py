@@ -5,6 +5,8 @@ import os
 import threading
 from pathlib import Path
 
+POOL = "asyncio_"  # threads of the loop's own pool (`asyncio.to_thread`): they stay with the loop
+
 
 class Census:
     """The tasks, threads, descriptors and mappings of this moment; compare two with `left_since`."""
@@ -23,7 +25,7 @@ class Census:
         now = Census(self._path)
         return [
             *(f"task {task.get_name()} {task.get_coro()}" for task in now.tasks - self.tasks),
-            *(f"thread {thread.name}" for thread in now.threads - self.threads),
+            *(f"thread {name}" for thread in now.threads - self.threads if not (name := thread.name).startswith(POOL)),
             *(f"descriptor {number} {target}" for number, target in now.descriptors - self.descriptors),
             *(f"mapping {line}" for line in now.mappings - self.mappings),
         ]

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Told", "compacted", "told_in"]
+from tests.support.oracle import Consumed
+
+__all__ = ["Told", "told_in"]
 
 
 @dataclass
@@ -20,37 +22,23 @@ class Told:
     settled: int = 0
     sealed_at: int | None = None
     dead_lettered: set[int] = field(default_factory=set)
-    skipped: set[int] = field(default_factory=set)
     damaged: set[int] = field(default_factory=set)
 
-    def verdict(self, sequence: int) -> str:
-        """Of a record that is not in the topics."""
-        if sequence in self.dead_lettered:
-            return "dead_lettered"
-        if sequence in self.skipped:
-            return "skipped"
-        gone = sequence in self.damaged or (self.sealed_at is not None and sequence > self.sealed_at)
-        return "lost" if gone or sequence <= self.settled else "in_ring"
 
-
-def compacted(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Of each key the newest."""
-    return list(dict(rows).items())
-
-
-def told_in(rows: Iterable[tuple[bytes, bytes]]) -> dict[tuple[str, int], Told]:
-    """By producer id and epoch; ``rows``: keys and values."""
+def told_in(records: Iterable[Consumed]) -> dict[tuple[str, int], Told]:
+    """By producer id and epoch; of each key the newest, as after compaction."""
     told: dict[tuple[str, int], Told] = defaultdict(Told)
-    for key, value in rows:
-        one: dict[str, Any] = json.loads(value)
+    newest = {(record.partition, record.key): record for record in records}
+    for (_, key), record in newest.items():
+        one: dict[str, Any] = json.loads(record.value or b"")
         assert one["version"] == 1
-        assert key.decode() == "/".join(str(one[name]) for name in ("producer_id", "epoch", "told_by", "part"))
+        assert (key or b"").decode() == "/".join(str(one[name]) for name in ("producer_id", "epoch", "told_by", "part"))
         known = told[one["producer_id"], one["epoch"]]
         known.last = max(known.last, one["last"])
         known.settled = max(known.settled, one["settled"])
         if one["sealed"]:
             known.sealed_at = max(known.sealed_at or 0, one["last"])
-        for name in ("dead_lettered", "skipped", "damaged"):
+        for name in ("dead_lettered", "damaged"):
             for first, last in one[name]:
                 getattr(known, name).update(range(first, last + 1))
     return dict(told)

@@ -1,4 +1,4 @@
-"""What the README says of the options, made from `Config`: ``python -m tests.support.options`` writes it there."""
+"""What docs/options.md says of the options, made from `Config`: ``python -m tests.support.options`` writes it there."""
 
 import inspect
 import re
@@ -10,8 +10,8 @@ from pathlib import Path
 from aiorecover import config
 from aiorecover.config import Config
 
-README = Path(__file__).parents[2] / "README.md"
-NOT_GIVEN = {"file_system", "client"}  # what `Config` makes of the options that are given
+PAGE = Path(__file__).parents[2] / "docs" / "options.md"
+NOT_GIVEN = {"files", "client"}  # what `Config` makes of the options that are given
 UNITS = {"_ms": "ms", "_bytes": "bytes", "_size": "bytes"}
 HEAD = """\
 `RecoverableProducer(wal_dir, *, bootstrap_servers, **options)`. Unknown, wrong and conflicting options are a
@@ -22,9 +22,9 @@ WIDTH = 120
 TABLE = "| option | default | unit | what for |\n|---|---|---|---|\n"
 
 
-def section(readme: str) -> tuple[str, str, str]:
-    """What stands in the README before what it says of the options, that, and what stands behind it."""
-    before, title, rest = readme.partition("## Options\n\n")
+def section(page: str) -> tuple[str, str, str]:
+    """Return what the page has before the generated part, that part, and what follows it."""
+    before, title, rest = page.partition("## All options\n\n")
     said, following, behind = rest.partition("\n## ")
     return before + title, said, following + behind
 
@@ -55,7 +55,7 @@ def _meanings() -> Iterator[tuple[str, str]]:
 def _default(name: str, unit: str) -> str:
     """As `Config` sets it where nothing is given."""
     value = getattr(Config.from_options("wal", "localhost", {}), name)
-    if unit == "bytes":
+    if unit == "bytes" and value is not None:
         for size, prefix in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
             if value % size == 0:
                 return f"{value // size} {prefix}"
@@ -63,7 +63,7 @@ def _default(name: str, unit: str) -> str:
 
 
 def _beside() -> Iterator[str]:
-    passed = sorted(config._CLIENT_OPTIONS)
+    passed = sorted(config.Options.__annotations__.keys() - {one.name for one in fields(Config)})
     yield _filled("Passed on to aiokafka as they are", passed)
     yield _filled(
         "Decided by the library, and refused with a reason if they say something else",
@@ -76,5 +76,5 @@ def _filled(what: str, names: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    before, _, behind = section(README.read_text(encoding="utf-8"))
-    README.write_text(before + text() + behind, encoding="utf-8")
+    before, _, behind = section(PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(before + text() + behind, encoding="utf-8")

@@ -1,11 +1,16 @@
-"""A real broker that wants to know who asks: TLS, passwords, and rights that are given and taken away."""
+"""A real broker that wants to know who asks: TLS, certificates, passwords, tokens, and rights that come and go."""
 
+import base64
+import json
+import ssl
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any
 
 import trustme
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.helpers import create_ssl_context
 from confluent_kafka.admin import (
     AclBinding,
@@ -30,47 +35,77 @@ from tests.support.broker import KafkaCluster
 from tests.support.ports import ReservedPorts
 from tests.support.settings import Listener
 
-__all__ = ["MECHANISMS", "PASSWORD", "USER", "SecuredKafka"]
+__all__ = ["MECHANISMS", "PASSWORD", "SESSION_MS", "USER", "SecuredKafka", "token"]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-512")
 USER = "publisher"
 PASSWORD = "right"  # noqa: S105 - of a broker that lives for some seconds, on this machine only
+SESSION_MS = 2000  # of a login with PLAIN at the port without TLS; then the broker closes the connection
 
-_NAME = "SECURED"
-_PREFIX = f"listener.name.{_NAME.lower()}."
+_TLS, _CLEAR, _MUTUAL = "SECURED", "CLEAR", "MUTUAL"  # the listeners
+_PROTOCOLS: Mapping[str, str] = MappingProxyType({_TLS: "SASL_SSL", _CLEAR: "SASL_PLAINTEXT", _MUTUAL: "SSL"})
 _MODULES = "org.apache.kafka.common.security"
 _HEAP_MB = 256
 _ANSWER_WITHIN_S = 30
+
+
+def _of(listener: str, settings: Mapping[str, str]) -> dict[str, str]:
+    return {f"listener.name.{listener.lower()}.{name}": value for name, value in settings.items()}
+
+
+_LOGINS = {
+    "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+    "plain.sasl.jaas.config": f'{_MODULES}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";',
+    "scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
+}
+_TOKENS = {
+    "sasl.enabled.mechanisms": ",".join((*MECHANISMS, "OAUTHBEARER")),
+    "oauthbearer.sasl.jaas.config": (
+        f'{_MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
+    ),
+    "plain.connections.max.reauth.ms": str(SESSION_MS),
+}
 _SETTINGS: Mapping[str, str] = MappingProxyType(
     {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         # Whoever comes through the plain port, the node itself above all, may do everything.
         "super.users": "User:ANONYMOUS",
-        f"{_PREFIX}sasl.enabled.mechanisms": ",".join(MECHANISMS),
-        f"{_PREFIX}plain.sasl.jaas.config": f'{_MODULES}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";',
-        f"{_PREFIX}scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
+        **_of(_TLS, _LOGINS),
+        **_of(_CLEAR, _LOGINS | _TOKENS),
+        **_of(_MUTUAL, {"ssl.client.auth": "required", "ssl.principal.mapping.rules": f"RULE:^.*$/{USER}/"}),
     }
 )
 
 
 class SecuredKafka(KafkaCluster):
-    """One node with a second port, for `USER`, who may do nothing until it is granted.
+    """One node with three more ports, for `USER`, who may do nothing until it is granted.
 
     The first port is as in every other cluster: topics are made and read through it, by a super user.
     """
 
     def __init__(self) -> None:
         self._authority = trustme.CA()
-        super().__init__(1, {**_SETTINGS, **_certificate(self._authority)}, heap_mb=_HEAP_MB)
+        settings = {**_SETTINGS, **_certificate(self._authority)}
+        super().__init__(1, settings, heap_mb=_HEAP_MB)
         self._ports: ReservedPorts | None = None
 
     @property
     def secured_servers(self) -> str:
-        assert self._ports is not None, "this cluster is not started"
-        return f"127.0.0.1:{self._ports.numbers[0]}"
+        """Passwords, over TLS."""
+        return self._servers(_TLS)
+
+    @property
+    def clear_servers(self) -> str:
+        """Passwords and tokens, without TLS."""
+        return self._servers(_CLEAR)
+
+    @property
+    def mutual_servers(self) -> str:
+        """Certificates."""
+        return self._servers(_MUTUAL)
 
     def start(self) -> None:
-        self._ports = ReservedPorts(1)
+        self._ports = ReservedPorts(len(_PROTOCOLS))
         try:
             super().start()
         except BaseException:
@@ -84,16 +119,42 @@ class SecuredKafka(KafkaCluster):
             self._ports.release()
 
     def options(self, mechanism: str = "SCRAM-SHA-512", password: str = PASSWORD) -> dict[str, Any]:
-        """What a client of the second port is made with, by aiokafka's names."""
-        context = create_ssl_context(cadata=self._authority.cert_pem.bytes().decode())
+        """What a client with a password is made with, over TLS, by aiokafka's names."""
         return {
+            **self.clear_options(mechanism, password),
             "bootstrap_servers": self.secured_servers,
             "security_protocol": "SASL_SSL",
-            "ssl_context": context,
+            "ssl_context": self._context(),
+        }
+
+    def clear_options(self, mechanism: str = "SCRAM-SHA-512", password: str = PASSWORD) -> dict[str, Any]:
+        """As `options`, without TLS."""
+        return {
+            "bootstrap_servers": self.clear_servers,
+            "security_protocol": "SASL_PLAINTEXT",
             "sasl_mechanism": mechanism,
             "sasl_plain_username": USER,
             "sasl_plain_password": password,
         }
+
+    def token_options(self, provider: AbstractTokenProvider) -> dict[str, Any]:
+        """What a client with tokens is made with."""
+        return {
+            "bootstrap_servers": self.clear_servers,
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauth_token_provider": provider,
+        }
+
+    def certificate_options(self) -> dict[str, Any]:
+        """What a client with a certificate of its own is made with."""
+        context = self._context()
+        self._authority.issue_cert("publisher@example.org").configure_cert(context)
+        return {"bootstrap_servers": self.mutual_servers, "security_protocol": "SSL", "ssl_context": context}
+
+    def refused_logins(self) -> int:
+        """How often a login has failed since the start."""
+        return self.nodes[0].log_path.read_text(errors="replace").count("Failed authentication with")
 
     def set_password(self, password: str) -> None:
         """From now on this is `USER`'s for SCRAM; that for PLAIN stays `PASSWORD`."""
@@ -117,8 +178,23 @@ class SecuredKafka(KafkaCluster):
             answer.result(_ANSWER_WITHIN_S)
 
     def _listeners(self, node_id: int, address: str, controller: str) -> list[Listener]:
-        own = Listener(_NAME, self.secured_servers, self.secured_servers, "SASL_SSL")
-        return [*super()._listeners(node_id, address, controller), own]
+        own = [Listener(name, self._servers(name), self._servers(name), _PROTOCOLS[name]) for name in _PROTOCOLS]
+        return [*super()._listeners(node_id, address, controller), *own]
+
+    def _servers(self, listener: str) -> str:
+        assert self._ports is not None, "this cluster is not started"
+        return f"127.0.0.1:{self._ports.numbers[list(_PROTOCOLS).index(listener)]}"
+
+    def _context(self) -> ssl.SSLContext:
+        context: ssl.SSLContext = create_ssl_context(cadata=self._authority.cert_pem.bytes().decode())
+        return context
+
+
+def token(*, lives_s: float = 3600.0) -> str:
+    """A token of `USER`, without a signature, as the broker of these tests takes it."""
+    now = time.time()
+    parts = {"alg": "none"}, {"sub": USER, "iat": now - 3600, "exp": now + lives_s}
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
 
 
 def _right_to(name: str, right: str, kind: str) -> tuple[Any, ...]:
@@ -129,9 +205,12 @@ def _right_to(name: str, right: str, kind: str) -> tuple[Any, ...]:
 def _certificate(authority: trustme.CA) -> dict[str, str]:
     issued = authority.issue_cert("127.0.0.1")
     key = load_pem_private_key(issued.private_key_pem.bytes(), password=None)
-    return {
-        f"{_PREFIX}ssl.keystore.type": "PEM",
-        f"{_PREFIX}ssl.keystore.certificate.chain": "".join(part.bytes().decode() for part in issued.cert_chain_pems),
+    settings = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": "".join(part.bytes().decode() for part in issued.cert_chain_pems),
         # The one notation that Kafka reads.
-        f"{_PREFIX}ssl.keystore.key": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
+        "ssl.keystore.key": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": authority.cert_pem.bytes().decode(),
     }
+    return {**_of(_TLS, settings), **_of(_MUTUAL, settings)}

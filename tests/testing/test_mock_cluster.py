@@ -7,7 +7,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -87,25 +86,6 @@ async def consume(bootstrap_servers: str, topic: str, partitions: int) -> dict[i
 
 
 @pytest.mark.asyncio
-async def test_what_an_idempotent_producer_sends_is_consumed_in_order(cluster: MockCluster) -> None:
-    cluster.create_topic("orders", partitions=6, replication=3)
-    expected = {partition: [b"%d-%d" % (partition, n) for n in range(50)] for partition in range(6)}
-    async with started_producer(cluster.bootstrap_servers) as producer:
-        for partition, values in expected.items():
-            for value in values:
-                await producer.send("orders", value, partition=partition)
-        await producer.flush()
-    assert await consume(cluster.bootstrap_servers, "orders", 6) == expected
-
-
-def test_every_broker_stands_in_the_bootstrap_list_and_listens(cluster: MockCluster) -> None:
-    addresses = [server.rsplit(":", 1) for server in cluster.bootstrap_servers.split(",")]
-    assert len(addresses) == cluster.brokers == 3
-    for host, port in addresses:
-        socket.create_connection((host, int(port)), timeout=1).close()
-
-
-@pytest.mark.asyncio
 async def test_a_record_sent_while_the_brokers_are_down_arrives_when_they_are_up(
     cluster: MockCluster,
 ) -> None:
@@ -155,27 +135,6 @@ async def test_a_leaderless_partition_takes_nothing_until_it_has_a_leader(cluste
 
 
 @pytest.mark.asyncio
-async def test_a_leader_that_moves_keeps_its_records(cluster: MockCluster) -> None:
-    cluster.create_topic("orders", partitions=1, replication=3)
-    async with started_producer(cluster.bootstrap_servers) as producer:
-        for number, broker_id in enumerate((1, 2, 3)):
-            cluster.set_leader("orders", 0, broker_id)
-            sent = producer.send_and_wait("orders", b"%d" % number, partition=0)
-            assert (await asyncio.wait_for(sent, 5)).offset == number
-
-
-@pytest.mark.asyncio
-async def test_an_injected_error_reaches_aiokafka_and_nothing_is_appended(cluster: MockCluster) -> None:
-    cluster.create_topic("orders", partitions=1, replication=3)
-    async with started_producer(cluster.bootstrap_servers) as producer:
-        cluster.push_errors(ApiKey.PRODUCE, MessageSizeTooLargeError.errno)
-        with pytest.raises(MessageSizeTooLargeError):
-            await producer.send_and_wait("orders", b"refused", partition=0)
-        await producer.send_and_wait("orders", b"taken", partition=0)
-    assert await consume(cluster.bootstrap_servers, "orders", 1) == {0: [b"taken"]}
-
-
-@pytest.mark.asyncio
 async def test_a_retriable_error_and_a_cut_connection_are_retried_by_aiokafka(cluster: MockCluster) -> None:
     cluster.create_topic("orders", partitions=1, replication=3)
     async with started_producer(cluster.bootstrap_servers) as producer:
@@ -185,15 +144,6 @@ async def test_a_retriable_error_and_a_cut_connection_are_retried_by_aiokafka(cl
         tries = [request for request in cluster.requests() if request.api_key == ApiKey.PRODUCE]
         assert len(tries) == 3
     assert await consume(cluster.bootstrap_servers, "orders", 1) == {0: [b"third try"]}
-
-
-@pytest.mark.asyncio
-async def test_cleared_errors_are_not_given(cluster: MockCluster) -> None:
-    cluster.create_topic("orders", partitions=1)
-    async with started_producer(cluster.bootstrap_servers) as producer:
-        cluster.push_errors(ApiKey.PRODUCE, *[MessageSizeTooLargeError.errno] * 5)
-        cluster.clear_errors(ApiKey.PRODUCE)
-        await producer.send_and_wait("orders", b"taken", partition=0)
 
 
 @pytest.mark.asyncio
@@ -277,19 +227,6 @@ def test_a_refusal_is_one_clear_error(cluster: MockCluster) -> None:
         cluster.set_leader("orders", 7, 1)
 
 
-def test_numbers_that_make_no_sense_are_refused_before_librdkafka_sees_them(cluster: MockCluster) -> None:
-    for wrong in (
-        lambda: MockCluster(brokers=0),
-        lambda: cluster.create_topic("orders", partitions=0),
-        lambda: cluster.create_topic("orders", replication=4),
-        lambda: cluster.set_leader("orders", 0, -1),
-        lambda: cluster.broker_down(4),
-        lambda: cluster.round_trip_ms(-1),
-    ):
-        with pytest.raises(ValueError, match="="):
-            wrong()
-
-
 def test_closing_twice_is_fine_and_a_closed_cluster_says_so() -> None:
     cluster = MockCluster()
     cluster.close()
@@ -308,11 +245,6 @@ def test_without_confluent_kafka_the_error_names_the_remedy() -> None:
         "except ImportError as error: print(error)\n"
     )
     assert "pip install 'aiorecover[demo]'" in run_python(code).stdout
-
-
-def test_an_unclosed_cluster_does_not_hinder_the_interpreters_exit() -> None:
-    done = run_python("from aiorecover.testing import MockCluster; keep = [MockCluster(), MockCluster(3)]")
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_forked_child_leaves_its_parents_cluster_alone() -> None:
@@ -367,29 +299,6 @@ async def test_the_process_variant_passes_faults_on() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_refusal_of_the_process_variant_is_the_same_clear_error() -> None:
-    async with MockClusterProcess() as cluster:
-        await cluster.create_topic("orders")
-        with pytest.raises(RuntimeError, match="TOPIC_ALREADY_EXISTS"):
-            await cluster.create_topic("orders")
-        with pytest.raises(RuntimeError, match="no such broker"):
-            await cluster.broker_down(2)
-        await cluster.broker_down()
-
-
-@pytest.mark.asyncio
-async def test_a_call_that_is_cancelled_does_not_confuse_the_next_one() -> None:
-    async with MockClusterProcess() as cluster:
-        await cluster.create_topic("orders")
-        again = asyncio.create_task(cluster.create_topic("orders"))
-        await asyncio.sleep(0)
-        again.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await again
-        await cluster.create_topic("other")
-
-
-@pytest.mark.asyncio
 async def test_a_process_variant_that_was_killed_says_so() -> None:
     async with MockClusterProcess() as cluster:
         assert cluster.pid is not None
@@ -417,28 +326,6 @@ def test_the_process_variant_dies_when_its_parent_is_killed() -> None:
         assert is_alive(child_pid)
         parent.kill()
     wait_until_dead(child_pid)
-
-
-def test_the_process_variant_ends_with_its_stdin() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "aiorecover.testing"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=child_environment(),
-    ) as child:
-        assert child.stdout is not None
-        assert b"bootstrap_servers" in child.stdout.readline()
-        assert child.stdin is not None
-        child.stdin.close()
-        assert child.wait(10) == 0
-
-
-@pytest.mark.asyncio
-async def test_a_dead_mock_cluster_is_an_ordinary_connection_error_to_aiokafka() -> None:
-    async with MockClusterProcess() as cluster:
-        servers = cluster.bootstrap_servers
-    with pytest.raises(KafkaConnectionError):
-        await connect(servers)
 
 
 def start_python(code: str) -> subprocess.Popen[str]:

@@ -1,1 +1,0 @@
-"""The producer over the ring and its delivery, beside the first core until it takes its place."""

@@ -1,0 +1,177 @@
+"""Disks that are full, that fail, or that are read-only."""
+
+import asyncio
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiorecover import RecoverableProducer, WalFullError, WalIOError
+from aiorecover.ring.files import Files
+from tests.faults.scene import play, small_disk
+from tests.kafka.test_delivery import NOBODY, WITHIN_MS, Published, perfect
+from tests.kafka.victim import Disk
+from tests.support.broker import Cluster, TopicFactory
+from tests.support.eventually import until
+from tests.support.oracle import judge, read_topic
+
+pytestmark = pytest.mark.timeout(120)
+
+DISK = 24 << 20  # bytes
+LIMIT = 2 * DISK  # of the ring
+FEW = 64 << 10  # bytes: a start needs some for its checkpoint
+OPTIONS: dict[str, Any] = {"wal_max_bytes": LIMIT, "wal_min_free_bytes": 0, "stop_timeout_ms": 500}
+
+
+# -- full --------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def filled(place: Path, left: int = 0) -> Iterator[None]:
+    """Another program takes what is left of the disk, but for ``left`` bytes."""
+    other = place / "other"
+    descriptor = os.open(other, os.O_CREAT | os.O_WRONLY)
+    found = os.statvfs(place)
+    os.posix_fallocate(descriptor, 0, found.f_bavail * found.f_frsize - left)
+    os.close(descriptor)
+    yield
+    other.unlink()
+
+
+async def refused(producer: RecoverableProducer, published: Published, name: str) -> WalFullError:
+    for _ in range(1_000_000):
+        try:
+            await published.publish(producer, name, 1)
+        except WalFullError as error:
+            return error
+    raise AssertionError("it never gets full")
+
+
+async def fill(place: Path, servers: str, name: str) -> None:
+    """Fill the disk in an outage, again at a start, free it, and end the outage."""
+    published, wal = Published(), place / "wal"
+    async with RecoverableProducer(wal, bootstrap_servers=servers, **OPTIONS) as producer:
+        await published.publish(producer, name, 100)  # its partitions are known from here on
+        await producer.flush(WITHIN_MS)
+    async with RecoverableProducer(wal, bootstrap_servers=NOBODY, **OPTIONS) as producer:
+        await published.publish(producer, name, 1000)
+        with filled(place):
+            error = await refused(producer, published, name)
+            assert "disk" in str(error), error
+            assert producer.statistics().full
+            with pytest.raises(WalFullError):
+                await published.publish(producer, name, 100)
+            assert producer.statistics().accepted == len(published.accepted) - 100
+        await published.publish(producer, name, 1000)  # accepted again as soon as there is room
+        assert not producer.statistics().full
+        with filled(place):
+            await refused(producer, published, name)
+    with filled(place, FEW):  # a start on a full disk delivers, and uses the room that this frees
+        options = {**OPTIONS, "on_full": "wait"}
+        async with RecoverableProducer(wal, bootstrap_servers=servers, **options) as producer:
+            await producer.flush(WITHIN_MS)
+            await published.publish(producer, name, 1000)
+            await producer.flush(WITHIN_MS)
+            found = producer.statistics()
+            assert (found.delivered, found.pending, found.damaged) == (len(published.accepted) - 100, 0, 0)
+    perfect(judge(published.accepted, await read_topic(servers, name)))
+
+
+def test_a_full_disk_refuses_records_harms_none_that_it_has_and_takes_more_once_there_is_room(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    prefix = small_disk(tmp_path, f"size={DISK}")
+    play(fill, tmp_path, kafka.bootstrap_servers, topic(kafka), prefix=prefix)
+
+
+# -- failing -----------------------------------------------------------------------------------------------------------
+
+
+class FailingFiles(Files):
+    """A disk on which flushes fail once it is broken."""
+
+    broken = False
+
+    def flush(self, fd: int) -> None:
+        if self.broken:
+            raise WalIOError(errno.EIO, "cannot flush the file to the disk: check the disk", "ring")
+        super().flush(fd)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("fsync", ["interval", "always"])
+async def test_a_disk_whose_flush_fails_takes_no_more_and_what_was_accepted_is_delivered(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, fsync: str
+) -> None:
+    name, published, files = topic(kafka), Published(), FailingFiles()
+    options: dict[str, Any] = {"fsync": fsync, "fsync_interval_ms": 100, "bootstrap_servers": kafka.bootstrap_servers}
+    async with RecoverableProducer(Disk(str(tmp_path), files), **options) as producer:
+        await published.publish(producer, name, 500)
+        await producer.flush(WITHIN_MS)
+        await asyncio.to_thread(kafka.nodes[0].pause)
+        await published.publish(producer, name, 500)
+        files.broken = True
+        with pytest.raises(WalIOError, match="check the disk"):
+            await _publish_on(producer, published, name)
+        await until(lambda: producer.state == "failed")
+        await asyncio.sleep(0.01)  # the clock is looked at once a millisecond
+        accepted = producer.statistics().accepted
+        with pytest.raises(WalIOError):
+            await published.publish(producer, name, 1)
+        found = producer.statistics()
+        assert (found.flush_failed, found.accepted) == (True, accepted)
+        await asyncio.to_thread(kafka.nodes[0].resume)
+        if fsync == "always":  # a batch with a record that no flush covers waits for the next start
+            await until(lambda: producer.statistics().delivered >= 900)
+        else:
+            await producer.flush(WITHIN_MS)
+    files.broken = False
+    async with RecoverableProducer(tmp_path, **options) as producer:
+        await published.publish(producer, name, 100)
+        await producer.flush(WITHIN_MS)
+    verdict = await published.judged(kafka, name)
+    assert not verdict.missing
+    assert not verdict.out_of_order
+    assert verdict.repeated == 0
+    assert len(verdict.foreign) <= (fsync == "always"), "only a record whose own flush failed may be there"
+
+
+async def _publish_on(producer: RecoverableProducer, published: Published, name: str) -> None:
+    while True:
+        await published.publish(producer, name, 1)
+        await asyncio.sleep(0.001)
+
+
+# -- read-only ---------------------------------------------------------------------------------------------------------
+
+
+async def open_read_only(place: Path, servers: str, name: str) -> None:
+    """Start while the file system is read-only, and again when it is not."""
+    published, wal = Published(), place / "wal"
+    async with RecoverableProducer(wal, bootstrap_servers=NOBODY, **OPTIONS) as producer:
+        await published.publish(producer, name, 100)
+    _remount(place, "ro")
+    with pytest.raises(WalIOError, match="mount the file system writable") as caught:
+        await RecoverableProducer(wal, bootstrap_servers=servers, **OPTIONS).start()
+    assert caught.value.errno == errno.EROFS
+    _remount(place, "rw")
+    async with RecoverableProducer(wal, bootstrap_servers=servers, **OPTIONS) as producer:
+        await producer.flush(WITHIN_MS)
+        assert producer.statistics().delivered == 100
+    perfect(judge(published.accepted, await read_topic(servers, name)))
+
+
+def _remount(place: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", str(place)], check=True)
+
+
+def test_a_read_only_file_system_is_refused_plainly_and_works_once_it_is_writable(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    prefix = small_disk(tmp_path, f"size={DISK}")
+    play(open_read_only, tmp_path, kafka.bootstrap_servers, topic(kafka), prefix=prefix)

@@ -1,0 +1,145 @@
+"""`aiorecover land` and `audit` as processes of their own: signals, a Java that dies, and what has to be installed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from aiorecover.errors import ConfigError
+from aiorecover.spark.session import _packages, clear_errors, start_session
+from tests.spark.commands import Command, audit_words, land_words, started_command
+from tests.spark.feed import landing, once, published, shuffled
+from tests.spark.table import landed_ids
+from tests.support import admin
+from tests.support.cluster import Cluster, TopicFactory
+
+INT, TERM = signal.SIGINT, signal.SIGTERM
+BOUND_S = 20.0  # eight by its own clocks, of which it takes two or three; the rest is for a busy machine
+MOST_LINES = 30  # Spark's warnings as it starts, its errors in a line each, and our own
+CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+
+
+def stopped(command: Command, number: signal.Signals, *, group: bool) -> str:
+    """What it says to it, in a line; it says and leaves nothing else."""
+    before, began = len(command.complained()), time.monotonic()
+    command.send(number, group=group)
+    status = command.end()
+    took = time.monotonic() - began
+    lines = command.complained()[before:]
+    assert (status, len(lines)) == (128 + number, 1), "\n".join(lines)
+    assert command.members() == {}
+    assert took < BOUND_S
+    return lines[0]
+
+
+def test_ctrl_c_in_the_middle_of_a_batch_is_a_line_and_the_next_start_lands_each_record_once(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, rows, query = topic(kafka, partitions=3), shuffled(2), tmp_path / "checkpoint" / "query"
+    admin.run(published(kafka, name, rows))
+    with started_command(tmp_path, land_words(kafka, name, tmp_path, "--available-now")) as command:
+        command.until((query / "offsets" / "0").exists)
+        said = stopped(command, INT, group=True)
+    told = "stopped: 0 batches with 0 records were landed since the start"
+    assert said == f"{told}; the next start with the same target and checkpoint goes on behind them"
+    assert not (query / "commits" / "0").exists(), "it was to be in a batch"
+    landing(spark, kafka, name, tmp_path)
+    assert landed_ids(tmp_path / "table") == once(rows)
+
+
+def test_an_audit_that_starts_java_ends_with_it_where_it_is_terminated(kafka: Cluster, tmp_path: Path) -> None:
+    with started_command(tmp_path, audit_words(kafka, "never-read", tmp_path)) as command:
+        command.until(lambda: len(command.members()) > 1)
+        time.sleep(0.5)
+        began = time.monotonic()
+        command.send(TERM, group=False)
+        assert (command.end(), command.members()) == (143, {}), "\n".join(command.complained())
+        assert time.monotonic() - began < BOUND_S
+        assert command.complained()[-1].startswith("stopped: nothing is said of the records")
+
+
+def test_where_java_is_killed_the_last_line_says_so_and_no_stack_is_shown(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka, partitions=1)
+    admin.run(published(kafka, name, [(0, "abcdefghij234/1/1")]))
+    with started_command(tmp_path, land_words(kafka, name, tmp_path)) as command:
+        command.until((tmp_path / "checkpoint" / "query" / "offsets" / "0").exists)
+        os.kill(command.members()["java"], signal.SIGKILL)
+        assert command.end() == 1, "\n".join(command.complained())
+        lines = command.complained()
+    assert lines[-1].startswith("Spark's Java is gone, killed or by itself")
+    assert lines[-1].endswith("java_status=-9")
+    assert len(lines) <= MOST_LINES, "\n".join(lines)
+    assert not any(line.lstrip().startswith(("at ", "Traceback")) for line in lines), "\n".join(lines)
+
+
+# -- what has to be installed ------------------------------------------------------------------------------------------
+
+NOT_INSTALLED = """
+import sys
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "pyspark":
+            raise ModuleNotFoundError("No module named pyspark", name="pyspark")
+sys.meta_path.insert(0, NotInstalled())
+"""
+IVY = """<ivysettings><settings defaultResolver="only"/><resolvers>
+<ibiblio name="only" m2compatible="true" root="http://127.0.0.1:1/"/></resolvers></ivysettings>"""
+
+
+def last_line(tmp_path: Path, before: str = "", settings: Sequence[str] = (), **environment: str) -> str:
+    """What `audit` says at the end that is refused, in a process of its own."""
+    start = f"{before}\nimport sys\nfrom aiorecover.cli import main; sys.argv[0] = 'aiorecover'; main()"
+    kafka = ["--bootstrap-servers", "127.0.0.1:1", "--topic", "orders"]
+    conf = [word for setting in settings for word in ("--conf", setting)]
+    done = subprocess.run(
+        [sys.executable, "-c", start, "audit", *kafka, *conf],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr[-2000:]
+    return done.stderr.splitlines()[-1]
+
+
+def test_where_the_extra_is_not_installed_one_line_says_how_to_have_it(tmp_path: Path) -> None:
+    said = "aiorecover.spark needs pyspark, and Java 17 or newer: pip install 'aiorecover[spark]'"
+    assert last_line(tmp_path, NOT_INSTALLED) == said
+
+
+def test_a_wrong_spark_home_or_java_is_one_line_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = last_line(tmp_path, SPARK_HOME="/nonexistent")
+    assert line.startswith("Spark does not start, its own lines above say why: check JAVA_HOME, SPARK_HOME, ")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="Spark needs Java 17 or newer: install openjdk-17-jre-headless, or set"):
+        start_session("test", None, {})
+
+
+def test_the_connector_is_fetched_unless_it_is_brought_and_a_line_says_where_it_cannot_be(tmp_path: Path) -> None:
+    assert _packages({}) == {"spark.jars.packages": CONNECTOR}
+    assert _packages({"spark.jars": ""}) == {}
+    assert _packages({"spark.jars.packages": "org:lake:1"}) == {"spark.jars.packages": f"org:lake:1,{CONNECTOR}"}
+    (tmp_path / "ivy.xml").write_text(IVY)
+    settings = [f"spark.jars.ivy={tmp_path / 'ivy'}", f"spark.jars.ivySettings={tmp_path / 'ivy.xml'}"]
+    line = last_line(tmp_path, settings=settings)
+    assert line.startswith("Spark's Kafka connector, or another package, cannot be fetched: name a Maven repository ")
+    assert line.endswith(f" missing={CONNECTOR} unreachable=127.0.0.1:1 packages={CONNECTOR}")
+
+
+def test_what_spark_says_in_many_lines_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="there is no such database") as raised, clear_errors():
+        raise PySparkException("An error occurred\n[SCHEMA_NOT_FOUND] The schema `x` cannot be found\n\tat org.apache")
+    assert len(str(raised.value).splitlines()) == 1
