@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiorecover.errors import ClosedError, WalFullError
+from aiorecover.errors import ClosedError, WalFullError, WalIOError
 from aiorecover.kafka.lanes import DeliveryLane, Event, State
 from aiorecover.kafka.outcomes import UNREAD
 from aiorecover.kafka.router import DEAD_TOPIC, PartitionerError, Topic
@@ -92,6 +92,9 @@ class Rewriter:
         lane = topic.unassigned
         if lane is None or lane.state is State.HELD or self.is_assigning(topic) or self.ring.recovering:
             return  # held: its oldest batch becomes dead letters, then `Router.go_on` asks again
+        if self.ring.flusher.failed is not None:
+            topic.error = f"records wait for the next start: {self.ring.flusher.failed} topic={topic.name}"
+            return
         self._assigning.add(topic)
         self.delivery.spawn(self._assign(topic), "aiorecover-assign")
 
@@ -116,6 +119,9 @@ class Rewriter:
                 except (WalFullError, PartitionerError) as error:
                     topic.error = f"records wait: {error} topic={topic.name}"
                     await asyncio.sleep(FULL_PAUSE_S)
+                except WalIOError as error:
+                    topic.error = f"records wait for the next start: {error} topic={topic.name}"
+                    return
                 else:
                     topic.error = None
                 self.delivery.open_gate(topic)
@@ -137,11 +143,15 @@ class Rewriter:
                 return
             half = batch.count // 2
             dead = self.ring.lane(DEAD_TOPIC, DEAD)
-            await self._persist(
-                [batch],
-                (lambda _, __: (dead, 0)) if alone else (lambda _, index: (lane.stored, int(index >= half))),
-                reason if alone else None,
-            )
+            try:
+                await self._persist(
+                    [batch],
+                    (lambda _, __: (dead, 0)) if alone else (lambda _, index: (lane.stored, int(index >= half))),
+                    reason if alone else None,
+                )
+            except WalIOError as error:
+                self.halt(lane, f"{reason}, and the disk has failed: {error}")
+                return
             if alone:
                 _log.error("dead_letter kafka refuses a record: %s lane=%s", reason, lane.stored)
         self.delivery.checker.end_doubt(lane)
@@ -157,7 +167,11 @@ class Rewriter:
         if lane.head is batch:
             dead = self.ring.lane(DEAD_TOPIC, DEAD)
             count = batch.count
-            await self._persist([batch], lambda _, __: (dead, 0), reason)
+            try:
+                await self._persist([batch], lambda _, __: (dead, 0), reason)
+            except WalIOError as error:
+                self.halt(lane, f"{reason}, and the disk has failed: {error}")
+                return
             _log.error("dead_letter not delivered in time lane=%s records=%d", lane.stored, count)
         self.delivery.checker.end_doubt(lane)
         self.delivery.router.go_on(lane)
@@ -175,8 +189,12 @@ class Rewriter:
 
         Raises:
             ClosedError: the producer was stopped meanwhile.
+            WalIOError: the disk has failed.
 
         """
+        if self.ring.flusher.failed is not None:
+            self.taking_out.release()
+            raise self.ring.flusher.failed
         task = self.delivery.spawn(self._take_out(gone), "aiorecover-dead-letters")
         task.add_done_callback(lambda _: self.taking_out.release())
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aiorecover import RecoverableProducer, WalFullError, WalIOError
+from aiorecover import PermanentDeliveryError, RecoverableProducer, WalFullError, WalIOError
 from aiorecover.ring.files import Files
 from tests.faults.scene import play, small_disk
 from tests.kafka.test_delivery import NOBODY, WITHIN_MS, Published, perfect
@@ -139,6 +139,32 @@ async def test_a_disk_whose_flush_fails_takes_no_more_and_what_was_accepted_is_d
     assert not verdict.out_of_order
     assert verdict.repeated == 0
     assert len(verdict.foreign) <= (fsync == "always"), "only a record whose own flush failed may be there"
+
+
+@pytest.mark.asyncio
+async def test_a_record_that_kafka_refuses_on_a_failed_disk_halts_its_lane_and_the_others_go_on(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, published, files = topic(kafka, 3, config={"max.message.bytes": "20000"}), Published(), FailingFiles()
+    options: dict[str, Any] = {"fsync_interval_ms": 100, "bootstrap_servers": kafka.bootstrap_servers}
+    async with RecoverableProducer(Disk(str(tmp_path), files), stop_timeout_ms=500, **options) as producer:
+        await published.publish(producer, name, 100)
+        await producer.flush(WITHIN_MS)
+        await asyncio.to_thread(kafka.nodes[0].pause)
+        await producer.publish(name, b"x" * 30_000, partition=0)
+        await published.publish(producer, name, 100)
+        files.broken = True
+        await until(lambda: producer.state == "failed")
+        await asyncio.to_thread(kafka.nodes[0].resume)
+        with pytest.raises(PermanentDeliveryError, match="the disk has failed"):
+            await producer.flush(WITHIN_MS)
+        found = producer.statistics()
+        assert (found.lanes_halted, found.pending < 101) == (1, True)
+    files.broken = False
+    async with RecoverableProducer(tmp_path, **options) as producer:
+        await producer.flush(WITHIN_MS)
+        assert producer.statistics().dead_lettered == 1
+    perfect(await published.judged(kafka, name))
 
 
 async def _publish_on(producer: RecoverableProducer, published: Published, name: str) -> None:
