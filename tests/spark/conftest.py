@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.settings import PLAIN
 from tests.spark.started import ended, started
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers' Python is whichever is called python3
 
 _HERE = Path(__file__).parent
-# At these sizes most of the time goes into compiling plans, and into stages of plans that adapt. The processes that the
-# tests start have the defaults.
-_PLAIN = {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
 _TIMEOUT_S = 600  # the first test starts Spark: seconds by itself, minutes where the machine does much else
 
 
@@ -38,7 +36,7 @@ def _sockets_collected() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # A task is tried twice.
-    session = started(tmp_path_factory.mktemp("spark"), "aiorecover tests", master="local[2, 2]", settings=_PLAIN)
+    session = started(tmp_path_factory.mktemp("spark"), "aiorecover tests", master="local[2, 2]", settings=PLAIN)
     yield session
     ended(session)
 

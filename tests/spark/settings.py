@@ -10,13 +10,16 @@ import pyspark
 from tests.support.classes import archive_of, sharing
 from tests.support.jars import find_java, spark_jars
 
-__all__ = ["DRIVER_JAVA", "QUICK", "archive", "command_words", "session_settings"]
+__all__ = ["DRIVER_JAVA", "PLAIN", "QUICK", "archive", "command_words", "session_settings"]
 
 DRIVER_JAVA = "spark.driver.extraJavaOptions"
 
 # Under pytest a Java lives for seconds and minutes, and most of its work would be to compile well: 1.5 s of a core
 # instead of 4.5 for a small audit. The long proofs have the default.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# At these sizes most of the time goes into compiling plans, and into stages of plans that adapt. The commands that the
+# tests start have the defaults.
+PLAIN = {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
 _MUTE = "-Xlog:disable"  # of an archive that does not fit Java tells on stdout, where commands print what they found
 _PYSPARK = Path(pyspark.__file__).parent / "jars"
 

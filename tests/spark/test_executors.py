@@ -14,7 +14,7 @@ import pytest
 from aiorecover import RecoverableProducer
 from tests.spark.feed import P, once, published, shuffled
 from tests.spark.sink_topics import Topics
-from tests.spark.table import landed_ids, landed_values
+from tests.spark.table import landed_ids
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
@@ -76,7 +76,3 @@ def test_executors_of_their_own_do_what_the_driver_does_with_threads_and_they_ma
     assert len(sent) > WRITTEN, "the executor was to be killed with rows in Kafka"
     assert len(set(sent)) == len(sent), "each attempt was to have ids of its own"
     assert sink.counted() == Counter(range(WRITTEN))
-    assert landed_values(tmp_path / "spark" / "sunk" / "table") == Counter(b"%d" % number for number in range(WRITTEN))
-    assert found["sunk"]["missing"] == []
-    totals = {"records": WRITTEN, "found": WRITTEN, "expected": WRITTEN, "repeated": 0}
-    assert found["sunk"]["totals"].items() >= totals.items()

@@ -63,7 +63,6 @@ def test_what_the_first_whole_manifest_names_counts_and_the_rest_of_its_write_do
     ids = [(f"{A}/1/1", FIRST), (f"{B}/1/1", FIRST), (f"{C}/1/1", SECOND), (f"{D}/1/1", FIRST), (None, FIRST)]
     rows = records(spark, *((identity, write.name) for identity, write in ids), *others)
     for parts, counting, undecided in [
-        ([*strange, one[0]], [], {FIRST, SECOND}),
         ([one[1], *strange, one[0], *other], [A, D], {SECOND}),
         ([one[0], *other, one[1]], [B], {SECOND}),
         ([*one, *other, one[0], *empty_manifest_of(SECOND.name)], [A, D], set[Write]()),
