@@ -8,11 +8,11 @@ import asyncio
 import concurrent.futures
 import logging
 import os
-import threading
 import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from threading import get_ident as _get_ident
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -114,6 +114,7 @@ class RecoverableProducer:
         self._in_line = 0
         self._turn_ends = 0  # the next publish looks closer once the clock is past this
         self._turn_calls = 0
+        self._thread = 0  # the loop's; another one would tear a batch
         self._sources: dict[TopicPartition, int] | None = None
         self.producer_id = ""
         self.epoch = 0
@@ -158,7 +159,7 @@ class RecoverableProducer:
         runtime.writer.make_receipts(Receipt)
         runtime.find = self._find
         self.producer_id, self.epoch = runtime.ring.producer_id, runtime.ring.epoch
-        self._thread = threading.get_ident()
+        self._thread = _get_ident()
         runtime.start()
         self._life = "running"
         self._append = runtime.writer.append
@@ -348,6 +349,8 @@ class RecoverableProducer:
         source: Any,
         now: int,
     ) -> Receipt:
+        if _get_ident() != self._thread:
+            self._refuse_thread()
         kind = type(key)
         if key is not None and (self._serializes_keys or (kind is not bytes and kind is not str)):
             key = self._encode_key(topic, key, headers)
@@ -438,8 +441,8 @@ class RecoverableProducer:
 
     def _look(self, now: int) -> None:
         runtime = self._get_runtime()
-        if threading.get_ident() != self._thread:
-            raise RecoverError("publish belongs to the loop's thread: use publish_threadsafe from others")
+        if _get_ident() != self._thread:
+            self._refuse_thread()
         failed = runtime.ring.flusher.failed
         if failed is not None:
             raise failed
@@ -705,6 +708,10 @@ class RecoverableProducer:
         if self._loop.is_closed():
             message = "the event loop of the producer has ended: await its stop() in a running loop, and make a new one"
             raise ClosedError(f"{message} path={self.wal_path}") from None
+
+    def _refuse_thread(self) -> None:
+        self._get_runtime()
+        raise RecoverError("publish belongs to the loop's thread: use publish_threadsafe from others")
 
     def _refuse_in_callback(self, call: str) -> None:
         reporter = None if self._runtime is None else self._runtime.reporter

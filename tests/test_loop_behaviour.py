@@ -165,12 +165,12 @@ def test_another_thread_and_another_loop_are_refused_and_the_producer_goes_on(ru
                 (lambda: asyncio.run(producer.dead_letters.purge("all")), "run_coroutine_threadsafe"),
             ]
             for call, way in calls:
-                await asyncio.sleep(0.002)  # the last look at the thread was more than a millisecond ago
+                producer.publish_nowait(TOPIC, b"between")
                 with pytest.raises(RecoverError, match=way):
                     await asyncio.to_thread(call)
             await producer.publish(TOPIC, b"after")
             await producer.flush(WITHIN_MS)
-            assert producer.statistics().delivered == 2
+            assert producer.statistics().delivered == 2 + len(calls)
 
     run(main())
 
@@ -255,6 +255,7 @@ def test_publish_takes_no_turn_of_its_own_while_the_loop_has_turns_anyway(run: R
                     continue
                 waits += 1
                 publishing.close()
-            assert waits <= 1000 * (time.perf_counter() - begun), "one a millisecond at the most"
+            elapsed_ms = 1000 * (time.perf_counter() - begun)
+            assert waits <= 1 + max(elapsed_ms, 3_000 / 256), "one a millisecond, or one in 256 calls"
 
     run(main())
