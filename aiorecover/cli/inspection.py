@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["as_json", "inspect", "show", "unreadable"]
 
-WALKS = 3  # of a directory in use: the owner may reuse a place while it is read
 BLOCK = 512  # bytes that st_blocks counts
 BYTES_SHOWN = 200  # of a key, a value or a header: a line of a terminal or two
 NAMES = {UNASSIGNED: "unassigned", DEAD: "dead letters"}
@@ -67,9 +66,6 @@ def _about(instance: Instance, count: int) -> dict[str, Any]:
     about: dict[str, Any] = {"path": str(instance.path), "locked": instance.locked, "pid": instance.pid, "error": None}
     try:
         view = look(instance.path)
-        for _ in range(WALKS - 1):
-            if view.unreadable and instance.locked:
-                view = min(view, look(instance.path), key=lambda one: one.unreadable)
         about |= _contents(view)
         about["records"] = [
             _record(one) for dead in (False, True) for one in islice(waiting(instance.path, dead=dead), count)

@@ -20,6 +20,8 @@ from aiorecover.ring.notes import Note, notes_by_index
 from aiorecover.ring.records import DamagedRecordError, Record, decode, id_of
 from aiorecover.ring.recovery import Found, Verdict, find_batches, is_void
 
+READS = 3  # of what looks damaged: its owner may fill or reuse it meanwhile
+
 
 @dataclass(slots=True)
 class LaneView:
@@ -171,13 +173,20 @@ class _Parents:
         return not is_void(child, parent, parent_reused=segment is None)
 
 
-def _batches(opened: _Opened, place: int, head: SegmentHead) -> Iterator[Found]:
-    trusted = head.boot_id == opened.boot_id
+def _batches(opened: _Opened, place: int, head: SegmentHead) -> list[Found]:
+    """Return the batches of a segment; what the owner changes while it is read is read again, at one go."""
+    found: list[Found] = []
+    for attempt in range(READS):
+        data = opened.read(place, head.size) if attempt else None
 
-    def read(start: int, end: int) -> bytes:
-        return opened.read(place + start, end - start)
+        def read(start: int, end: int, data: bytes | None = data) -> bytes:
+            return opened.read(place + start, end - start) if data is None else data[start:end]
 
-    return find_batches(read, head.salt, head.size, trusted=trusted)
+        found = list(find_batches(read, head.salt, head.size, trusted=head.boot_id == opened.boot_id))
+        if all(one.verdict is not Verdict.DAMAGED for one in found):
+            return found
+    now = layout.read_segment(opened.read(place, SEGMENT_HEAD_SIZE), place, head.size)
+    return found if now == head else []  # used anew: all that was in it is done
 
 
 def _segments(opened: _Opened, view: DirectoryView | None) -> Iterator[tuple[int, SegmentHead]]:
@@ -187,8 +196,11 @@ def _segments(opened: _Opened, view: DirectoryView | None) -> Iterator[tuple[int
         if size is None:
             continue
         for at in geometry.places(size):
-            data = opened.read(base + at, SEGMENT_HEAD_SIZE)
-            head = layout.read_segment(data, base + at, size)
+            for _ in range(READS):
+                data = opened.read(base + at, SEGMENT_HEAD_SIZE)
+                head = layout.read_segment(data, base + at, size)
+                if head is not None or not layout.looks_like_segment(data):
+                    break
             if head is not None:
                 yield base + at, head
             elif view is not None and layout.looks_like_segment(data):
