@@ -22,7 +22,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from aiorecover import RecoverableProducer
 from tests.support.broker import Cluster
+from tests.support.eventually import until
 from tests.support.oracle import Consumed, read_topic
+from tests.support.signals import handles
 
 PARTITIONS = 6
 WORKERS = 2
@@ -60,7 +62,9 @@ class _Worker:
         self.process.wait()
 
     async def end(self) -> int:
-        """Ask it to end; its exit status."""
+        """Ask it to end, once it has a handler for that; its exit status."""
+        ended, pid = self.process.poll, self.process.pid
+        await until(lambda: ended() is not None or handles(pid, signal.SIGTERM), MOVED_WITHIN_S)
         self.process.send_signal(signal.SIGTERM)
         return await asyncio.to_thread(self.process.wait, MOVED_WITHIN_S)
 
