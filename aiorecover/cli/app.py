@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.metadata
 import json
 import pathlib
@@ -10,6 +9,7 @@ import sys
 from typing import Annotated, NoReturn
 
 import typer
+import uvloop
 from rich.console import Console
 
 from aiorecover.cli import demo as demo_command
@@ -91,7 +91,7 @@ def demo(
     )
     console = Console(stderr=json_output, highlight=False)
     try:
-        outcome = asyncio.run(demo_command.run(options, View(console)))
+        outcome = uvloop.run(demo_command.run(options, View(console)))
     except demo_command.UsageError as error:
         sys.stderr.write(f"{error}\n")
         raise typer.Exit(_USAGE) from None

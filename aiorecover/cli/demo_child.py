@@ -22,6 +22,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 import msgspec
+import uvloop
 
 from aiorecover import RecoverableProducer
 from aiorecover.errors import RecoverError
@@ -59,7 +60,7 @@ def main() -> None:
     die_with_parent(task.parent_pid)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     report = _claim_stdout()
-    asyncio.run(_run(task, report))
+    uvloop.run(_run(task, report))
 
 
 async def _run(task: Task, report: Callable[[str], None]) -> None:
