@@ -421,13 +421,14 @@ class Delivery:
                 self.spawn(self._expire(lane, moment), "aiorecover-expire")
 
     async def _expire(self, lane: DeliveryLane, moment: float) -> None:
-        """Bury a lane's oldest batch where it is too old; the lane is held."""
+        """Bury a lane's batches that are too old; the lane is held."""
         await self.load(lane)
-        batch = lane.head
-        if batch is not None and batch.accepted_at < moment:
-            await self.rewriter.expire(lane, batch)
-        else:
-            self.router.go_on(lane)
+        while (batch := lane.head) is not None and batch.accepted_at < moment and not self.rewriter.dead_is_full:
+            if not await self.rewriter.expire(lane, batch):
+                return
+            await self.load(lane)
+        self.router.go_on(lane)
+        self.waiters.check()
 
     def troubles(self) -> Iterable[str]:
         """Say what holds records up, the worst first."""

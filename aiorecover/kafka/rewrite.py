@@ -159,8 +159,8 @@ class Rewriter:
         self.delivery.router.go_on(lane)
         self.delivery.waiters.check()
 
-    async def expire(self, lane: DeliveryLane, batch: Batch) -> None:
-        """Bury all records of a batch that could not be delivered in time; the lane is held."""
+    async def expire(self, lane: DeliveryLane, batch: Batch) -> bool:
+        """Bury all records of a batch that could not be delivered in time; the lane is held. False: it is halted."""
         reason = "not delivered within delivery_timeout_ms"
         if lane.doubt and not await self._is_known(lane):
             reason += ", and kafka cannot be read: it may be there"
@@ -171,11 +171,10 @@ class Rewriter:
                 await self._persist([batch], lambda _, __: (dead, 0), reason)
             except WalIOError as error:
                 self.halt(lane, f"{reason}, and the disk has failed: {error}")
-                return
+                return False
             _log.error("dead_letter not delivered in time lane=%s records=%d", lane.stored, count)
         self.delivery.checker.end_doubt(lane)
-        self.delivery.router.go_on(lane)
-        self.delivery.waiters.check()
+        return True
 
     async def _is_known(self, lane: DeliveryLane) -> bool:
         """Settle what may have been persisted and is in Kafka (R11); False: it cannot be read now."""

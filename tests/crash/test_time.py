@@ -77,7 +77,8 @@ async def test_a_restart_makes_dead_letters_of_what_is_too_old_by_then(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name, old, young = topic(kafka), Published(), Published()
-    async with RecoverableProducer(tmp_path, bootstrap_servers=NOBODY, stop_timeout_ms=50) as producer:
+    small: dict[str, Any] = {"max_batch_size": 2000}  # many batches, and in time all of them
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOBODY, stop_timeout_ms=50, **small) as producer:
         await old.publish(producer, name, 1000)
     time.sleep(LIMIT_MS / 1000 + 1.0)  # noqa: ASYNC251 - nothing else runs here; ages count in whole seconds
     options: dict[str, Any] = {"delivery_timeout_ms": LIMIT_MS, "request_timeout_ms": 1000}
