@@ -131,7 +131,7 @@ class DeadLetters:
 
     async def _batches(self) -> _Batches:
         """Return those that hold letters now, once what earlier lives left is known."""
-        while not self._get().adopted.is_set():  # noqa: ASYNC110 - raises once the producer is stopped
+        while not self._get().lanes_filled.is_set():  # noqa: ASYNC110 - raises once the producer is stopped
             await asyncio.sleep(LOOK_S)
         return [batch for batch in self._get().ring.lane(DEAD_TOPIC, DEAD).queue if not batch.done]
 

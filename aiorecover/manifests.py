@@ -150,9 +150,9 @@ class Manifests:
     def _account(self, epoch: int) -> _Account:
         return self._accounts.setdefault(epoch, _Account())
 
-    async def run(self, adopted: asyncio.Event) -> None:
-        """Tell what is new at each interval; ``adopted``: what earlier lives left is in the lanes."""
-        await adopted.wait()
+    async def run(self, lanes_filled: asyncio.Event) -> None:
+        """Tell what is new at each interval; ``lanes_filled``: what earlier lives left is in the lanes."""
+        await lanes_filled.wait()
         letters = list(self.ring.lane(DEAD_TOPIC, DEAD).queue)
         self.note_dead_letters(await asyncio.to_thread(self._ids, letters))
         while True:

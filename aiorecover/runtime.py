@@ -18,7 +18,7 @@ from aiorecover.reporting import Reporter
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.flush import Keeper
 from aiorecover.ring.lane import DEAD
-from aiorecover.ring.opening import adopt, open_ring, recover
+from aiorecover.ring.opening import fill_lanes, open_ring, recover
 from aiorecover.ring.ring import Limits, Ring
 from aiorecover.ring.segments import Segment
 from aiorecover.ring.writer import FIRST_SEQUENCE, Writer
@@ -52,7 +52,7 @@ class Runtime:
             self.delivery.listener, self.delivery.reports = self.reporter, True
         self.recovered = 0
         self.find: Callable[..., Any] = self.delivery.router.find
-        self.adopted = asyncio.Event()  # what earlier lives left is in the lanes
+        self.lanes_filled = asyncio.Event()  # what earlier lives left is in the lanes
         self.adoption: Adoption | None = None
         self.manifests: Manifests | None = None
         if config.audit_topic is not None:
@@ -100,14 +100,14 @@ class Runtime:
         self.delivery.start()
         beside = [watch_owner(self.directory)]
         if not self._segments:
-            self.adopted.set()
+            self.lanes_filled.set()
         if self.config.delivery_timeout_ms is not None:
             beside.append(expire(self.ring, self.delivery, self.config.delivery_timeout_ms / 1000))
         if self.config.adoption_grace_ms is not None:
             self.adoption = Adoption(self.config, self, Runtime.open)
             beside.append(adopt_orphans(self.adoption))
         if self.manifests is not None:
-            beside.append(self.manifests.run(self.adopted))
+            beside.append(self.manifests.run(self.lanes_filled))
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(one, name="aiorecover-background") for one in beside]
         if self._segments:
@@ -127,10 +127,10 @@ class Runtime:
         self._recovering.add_done_callback(lambda done: done.cancelled() or done.exception())  # stopping waits no more
         recovered = await asyncio.shield(self._recovering)
         self._segments = []
-        adopt(self.ring, recovered)
+        fill_lanes(self.ring, recovered)
         self.recovered = recovered.records + self.ring.damaged - self.dead_letters()
-        self.adopted.set()
-        self.delivery.adopted()
+        self.lanes_filled.set()
+        self.delivery.begin()
         if recovered.records:
             log.info("recovered records of earlier starts wait path=%s records=%d", self.directory.path, self.recovered)
 
@@ -171,6 +171,8 @@ class Runtime:
 
     async def close(self) -> int:
         """End everything and let go of the directory; the number of records left in the ring."""
+        if self._recovery is not None:  # only then is known what is left
+            await asyncio.wait({self._recovery}, timeout=CLOSE_S)
         self.ring.closing = True
         await cancel_all(self._tasks)
         if self.manifests is not None:
@@ -184,8 +186,6 @@ class Runtime:
                 await self.keeper.stop()
         except (TimeoutError, WalError) as error:
             log.warning("stop_unflushed the last flush was not waited for error=%r", error)
-        if self._recovering is not None:
-            await asyncio.wait({self._recovering}, timeout=CLOSE_S)
         if self.keeper.ended and (self._recovering is None or self._recovering.done()):
             await asyncio.to_thread(self.ring.close)
         else:  # a thread hangs in a call to the disk: the file must stay what it is, and its lock ours

@@ -430,6 +430,9 @@ async def test_stop_is_bounded_without_a_broker_and_says_what_is_left(
     assert f"started path={tmp_path}/wal/0 producer_id={producer.producer_id}" in caplog.text
     assert "stopped records are left in the ring" in caplog.text
     assert (producer.statistics().pending, producer.state) == (10, "stopped")
+    again = RecoverableProducer("wal", bootstrap_servers=NOWHERE)
+    await again.start()
+    assert await again.stop(timeout_ms=0) == 10, "before they are read"
 
 
 @pytest.mark.parametrize("turns", [0, 5, 100])

@@ -112,7 +112,7 @@ class BrokerTask:
 
     async def _gather(self, now: float) -> tuple[list[DeliveryLane], float | None]:
         """Return the lanes whose oldest batch goes into the next request, sealed; or when to look again."""
-        if self.delivery.ring.recovering:  # what earlier lives left comes first; `Delivery.adopted` wakes the task
+        if self.delivery.ring.recovering:  # what earlier lives left comes first; `Delivery.begin` wakes the task
             return [], None
         if self.quiet_until > now:
             return [], self.quiet_until

@@ -135,8 +135,8 @@ class Delivery:
                 task.cancel()
             self.waiters.stop()
 
-    def adopted(self) -> None:
-        """What earlier lives left is in the lanes now: begin to send."""
+    def begin(self) -> None:
+        """Begin to send: what earlier lives left is in the lanes now."""
         for task in self.router.tasks.values():
             task.wake.set()
         for topic in self.router.topics.values():

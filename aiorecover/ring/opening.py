@@ -426,7 +426,7 @@ def _seal(ring: Ring, segment: Segment, found: Found) -> None:
     _store(ring, segment, found, State.SEALED)
 
 
-def adopt(ring: Ring, recovered: Recovered) -> None:
+def fill_lanes(ring: Ring, recovered: Recovered) -> None:
     """Put what earlier lives left into the lanes; on the loop."""
     ring.undurable = ring.flusher.failed is not None
     lanes: dict[Lane, list[Left]] = {}

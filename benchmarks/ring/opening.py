@@ -123,7 +123,7 @@ def reopen(directory: str, other_boot: bool) -> dict[str, Any]:  # noqa: FBT001 
     ready = time.perf_counter()
     found = store.recover()
     recovered = time.perf_counter()
-    store.adopt(found)
+    store.fill_lanes(found)
     adopted = time.perf_counter()
     anonymous = memory()["Anonymous"] - before
     store.close()

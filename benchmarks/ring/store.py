@@ -10,7 +10,7 @@ from aiorecover.ring.files import Files
 from aiorecover.ring.format import State
 from aiorecover.ring.lane import Cursor
 from aiorecover.ring.loading import read_ahead, take_ahead
-from aiorecover.ring.opening import Recovered, adopt, open_ring, recover
+from aiorecover.ring.opening import Recovered, fill_lanes, open_ring, recover
 from aiorecover.ring.records import VARINT
 from aiorecover.ring.ring import Limits, Ring
 from aiorecover.ring.writer import Writer
@@ -34,7 +34,7 @@ class OtherBoot(Files):
 
 
 class Store:
-    """An open ring; `recover` and `adopt` add what earlier lives left."""
+    """An open ring; `recover` and `fill_lanes` add what earlier lives left."""
 
     def __init__(self, directory: str, lanes: int = len(KEYS), *, files: Files | None = None) -> None:
         self.ring = Ring(Directory.take(directory, files=files), Limits(MAX_BYTES, min_free=0))
@@ -53,9 +53,9 @@ class Store:
         """Read what earlier lives left, and store what follows from it."""
         return recover(self.ring, self._left)
 
-    def adopt(self, found: Recovered) -> None:
+    def fill_lanes(self, found: Recovered) -> None:
         """Put what `recover` found into the lanes."""
-        adopt(self.ring, found)
+        fill_lanes(self.ring, found)
 
     def seal(self) -> None:
         """Seal the batches that are open."""

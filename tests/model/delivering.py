@@ -132,7 +132,7 @@ class DeliveringLife(Life):
             if number == (3 if early else 0):
                 await asyncio.sleep(0)
                 self.recover()
-                self.delivery.adopted()
+                self.delivery.begin()
             await self._operate(plan)
             self._check_alive()
         del tasks
@@ -168,7 +168,7 @@ class DeliveringLife(Life):
             self.cluster.arrive()
         self.delivery.start()
         self.recover()
-        self.delivery.adopted()
+        self.delivery.begin()
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self.delivery.waiters.drained()

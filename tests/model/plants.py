@@ -108,9 +108,15 @@ PLANTS = (
         ((opening, "_flush", flush_unmarked),),
         chain("unflushed:k,fail:k,following:p"),
     ),
-    Plant("R4", "no sync points with the first flush", ((opening, "adopt", before(opening.adopt, forget_late)),)),
+    Plant(
+        "R4", "no sync points with the first flush", ((opening, "fill_lanes", before(opening.fill_lanes, forget_late)),)
+    ),
     Plant("R5", "commit before the bytes", commit_first(), KILL),
-    Plant("R5", "cursors go on in segments of earlier lives", ((opening, "adopt", after(opening.adopt, write_on)),)),
+    Plant(
+        "R5",
+        "cursors go on in segments of earlier lives",
+        ((opening, "fill_lanes", after(opening.fill_lanes, write_on)),),
+    ),
     Plant(
         "R6",
         "one sync point",

@@ -121,7 +121,7 @@ class Process:
             self.files.during = None
         if meanwhile is not None:
             meanwhile()
-        opening.adopt(ring, found)
+        opening.fill_lanes(ring, found)
         self.recovered = found.records + self.ring.damaged
         self.world.log(f"recovered records={found.records} damaged={found.damaged} late={len(found.late)}")
         self._check_sources()

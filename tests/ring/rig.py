@@ -12,7 +12,7 @@ from aiorecover.ring.files import Files
 from aiorecover.ring.format import OWN_HEAD_SIZE, Geometry, State
 from aiorecover.ring.lane import Lane
 from aiorecover.ring.loading import read_ahead, take_ahead
-from aiorecover.ring.opening import Recovered, adopt, open_ring, recover
+from aiorecover.ring.opening import Recovered, fill_lanes, open_ring, recover
 from aiorecover.ring.records import ATTRIBUTES_AT, CRC_AT, NULL, varint
 from aiorecover.ring.ring import Limits, Ring
 from aiorecover.ring.segments import Batch
@@ -51,7 +51,7 @@ class Rig:
         self.recovered: Recovered | None = None
         if segments:
             self.recovered = recover(self.ring, segments)
-            adopt(self.ring, self.recovered)
+            fill_lanes(self.ring, self.recovered)
 
     def _find(self, topic: str, key: Any, partition: int | None) -> Target:
         lane = self.ring.lane(topic, partition or 0)
