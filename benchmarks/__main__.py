@@ -16,6 +16,7 @@ from benchmarks import (
     partitions,
     report,
     restart,
+    streams,
     throughput,
     transactions,
 )
@@ -40,6 +41,7 @@ WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "backlog": backlog.run,
     "restart": restart.run,
     "partitions": partitions.run,
+    "streams": streams.run,
     "transactions": transactions.run,
 }
 WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {

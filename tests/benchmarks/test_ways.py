@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiorecover.testing import MockClusterProcess
-from benchmarks import latency, partitions, throughput, warm
+from benchmarks import latency, partitions, streams, throughput, warm
 from tests.support.admin import count_records
 from tests.support.oracle import read_topic
 
@@ -52,3 +52,22 @@ async def test_what_is_asked_for_was_delivered(tmp_path: Path, monkeypatch: pyte
     assert figures["delivered"] == found == 2000
     assert figures["asked"]["p50"] > 0
     assert figures["asked_us"] > 0
+
+
+@pytest.mark.asyncio
+async def test_streams_are_published_at_their_pace_and_a_fresh_topic_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "FRESH_RECORDS", 2)
+    monkeypatch.setattr(streams, "WARM_UP_S", 0.02)
+    async with MockClusterProcess() as cluster:
+        await cluster.create_topic("t", partitions=6)
+        servers = cluster.bootstrap_servers
+        async with asyncio.timeout(DELIVERED_WITHIN):
+            paced = await streams.streams(servers, "t", str(tmp_path / "paced"), 0.05)
+            filled = [await streams.fill(servers, "t", str(tmp_path / "fresh"))]
+            filled.append(await asyncio.to_thread(streams.fill_confluent, servers, "t", ""))
+        found = await count_records(servers, "t", 6)
+    assert found == (2 + 5 + 2 * 2) * streams.STREAMS
+    assert paced["ack"]["p50"] > 0
+    assert all(one["delivered_s"] > 0 for one in filled)
