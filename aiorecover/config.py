@@ -152,8 +152,8 @@ class Config:
             and its partition goes on; "halt": its partition stands still until the next start.
         dead_letter_topic: where dead letters are published, besides being kept.
         on_delivery: function or coroutine function, called with the ``DeliveryReport`` of every record before it counts
-            as delivered: in order for each partition, whose next batch waits. A plain function holds up the loop; a
-            coroutine is cancelled after 30 s. What it raises is counted (``callback_errors``) and logged.
+            as delivered: in order for each partition. A plain function holds up the loop, a coroutine the next requests
+            to the same broker, and is cancelled after 30 s. What it raises is counted (``callback_errors``) and logged.
         recovery_check: after a power cut, look in Kafka for what was in flight, so that it does not come twice; needs
             the right to Read the topics, and holds up a partition for a minute at most. Under "exactly_once" nothing
             is looked for.

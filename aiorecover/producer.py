@@ -168,6 +168,8 @@ class RecoverableProducer:
     async def stop(self, timeout_ms: int | None = None) -> int:
         """Deliver what can be delivered in time, then close; the number of records left in the ring.
 
+        The number is 1 where what earlier starts left could not be read yet.
+
         Args:
             timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``. What is left is delivered after
                 the next start.

@@ -180,13 +180,13 @@ class Runtime:
         await self.delivery.stop()
         for lane in list(self.ring.lanes.values()):
             lane.give_back()
-        left = self.pending()
+        left = self._left()
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self.keeper.stop()
         except (TimeoutError, WalError) as error:
             log.warning("stop_unflushed the last flush was not waited for error=%r", error)
-        if self.keeper.ended and (self._recovering is None or self._recovering.done()):
+        if self._is_idle():
             await asyncio.to_thread(self.ring.close)
         else:  # a thread hangs in a call to the disk: the file must stay what it is, and its lock ours
             log.warning("stop_unclosed the disk does not answer: the directory is let go when the process ends")
@@ -194,12 +194,21 @@ class Runtime:
 
     def abandon(self) -> int:
         """Let go of the directory after the event loop has ended; the number of records left in the ring. Blocks."""
-        left = self.pending()
+        left = self._left()
         self.ring.closing = True
         self.keeper.abandon(CLOSE_S)
-        if self.keeper.ended and (self._recovering is None or self._recovering.done()):
+        if self._is_idle():
             self.ring.close()
         return left
+
+    def _left(self) -> int:
+        """Records left in the ring; 1 where it could not be read, and may hold some."""
+        return max(self.pending(), int(self.ring.recovering))
+
+    def _is_idle(self) -> bool:
+        """Whether no thread works on the ring's files any more."""
+        recovered = self._recovering is None or self._recovering.done()
+        return self.keeper.ended and recovered and not self.delivery.threads
 
     async def drained(self, limit_s: float | None) -> None:
         """Wait until what is in the ring now is done.

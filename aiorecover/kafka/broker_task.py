@@ -6,6 +6,7 @@ waits for its replicas is answered late, and would hold up its neighbours in the
 
 import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING
 
 from aiokafka import errors as kafka
@@ -13,7 +14,7 @@ from aiokafka import errors as kafka
 from aiorecover.errors import WalError
 from aiorecover.kafka.client import FAILURES
 from aiorecover.kafka.lanes import DeliveryLane, Event, State
-from aiorecover.kafka.outcomes import LOST, NOT_SENT, Action, Outcome, Persisted, outcome_of
+from aiorecover.kafka.outcomes import LOST, NOT_SENT, Action, Outcome, outcome_of
 from aiorecover.kafka.produce import Answers
 from aiorecover.ring.segments import Batch
 
@@ -78,7 +79,7 @@ class BrokerTask:
         self.most_bytes = REQUEST_BYTES  # of a request: more were cut
         self._cuts: list[int] = []  # sizes of the requests that were cut
         self._cut_at = 0.0
-        self._sleeping = True
+        self._sleeps_until = math.inf  # loop time; while it does not sleep, each lane that comes wakes it
 
     def start(self) -> None:
         """Begin; in the loop."""
@@ -88,7 +89,7 @@ class BrokerTask:
         """Look at a lane from now on."""
         self.lanes[lane] = None
         lane.task = self
-        if self._sleeping or lane.state is State.SEALED:
+        if lane.state is State.SEALED or lane.due < self._sleeps_until:
             self.wake.set()
 
     async def _run(self) -> None:
@@ -99,14 +100,14 @@ class BrokerTask:
             if lanes:
                 await self._deliver(lanes)
                 continue
-            self._sleeping = due is None
+            self._sleeps_until = math.inf if due is None else due
             timer = None if due is None else loop.call_at(due, self.wake.set)
             try:
                 await self.wake.wait()
             finally:
                 if timer is not None:
                     timer.cancel()
-            self._sleeping = False
+            self._sleeps_until = math.inf
 
     # -- what can go ---------------------------------------------------------------------------------------------------
 
@@ -138,11 +139,8 @@ class BrokerTask:
                 look.later(lane.due)
                 return
             lane.step(Event.DUE)
-        if not lane.acknowledged:
-            if not look.fresh:
-                self.wake.set()
-                return
-            look.fresh -= 1
+        if not (lane.acknowledged or look.fresh):
+            return
         if lane.state is State.FILLING:
             self._consider_open(lane, look)
             return
@@ -152,6 +150,7 @@ class BrokerTask:
             look.go = True
             if look.takes(batch.size):
                 look.chosen.append(lane)
+                look.fresh -= not lane.acknowledged
 
     def _consider_open(self, lane: DeliveryLane, look: _Look) -> None:
         """An open batch goes when it has lingered, or is large enough."""
@@ -171,6 +170,7 @@ class BrokerTask:
             look.go = True
         if look.takes(size):
             look.nearly.append(lane)
+            look.fresh -= not lane.acknowledged
 
     def _seal(self, lanes: list[DeliveryLane]) -> list[DeliveryLane]:
         sealed = []
@@ -308,8 +308,3 @@ class BrokerTask:
 def _start(lane: DeliveryLane) -> int:
     batch = lane.stored.published.batch
     return lane.stored.published.position if batch is None else batch.segment.at + batch.at
-
-
-def possibly(outcome: Outcome) -> bool:
-    """Whether an outcome leaves open that the batch is in Kafka."""
-    return outcome.persisted is not Persisted.NOT

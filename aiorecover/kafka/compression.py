@@ -18,12 +18,13 @@ _CODECS: Final[dict[str, tuple[int, Callable[[bytes], bytes]]]] = {
 }
 
 
-def compressed_payload(batch: Batch, compression: str) -> list[Any]:
+def compressed_payload(batch: Batch, compression: str, attributes: int = 0) -> list[Any]:
     """Return the bytes of a batch that has its identity, in parts, its records compressed.
 
     The ring keeps them as they are: a repeat is compressed anew, and its identity and count are the same.
     """
-    attributes, encode = _CODECS[compression]
+    number, encode = _CODECS[compression]
+    attributes |= number
     data = bytes(batch.segment.read(batch.at + OWN_HEAD_SIZE, batch.end))
     records = bytes(encode(data[BATCH_HEAD_SIZE:]))
     length = len(records) + BATCH_HEAD_SIZE - LEADER_EPOCH_AT

@@ -36,6 +36,7 @@ EPOCHS = 32_000  # producer epochs of a lane: below the 15 bits of Kafka's; then
 SMALL_BATCH = 1024  # bytes: smaller ones are not made on purpose
 SLICE = 32  # batches between two turns for the loop
 CANCEL_AGAIN_S = 0.05
+THREADS_S = 2.0  # what a slow disk has to end a write, at the stop
 
 _log = logging.getLogger("aiorecover")
 
@@ -97,7 +98,9 @@ class Delivery:
         self.waiters = Waiters(self)
         self.failure: BaseException | None = None
         self.delivered = self.dead_lettered = self.requests = self.errors = 0
+        self.settled_before = options.transactional_id is None  # what earlier transactions committed is settled
         self.hurried = 0  # callers that wait for all to be delivered: nothing lingers
+        self.threads: set[asyncio.Future[Any]] = set()  # work that writes to the ring
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unflushed: dict[DeliveryLane, None] = {}
         self._gated: dict[DeliveryLane, None] = {}
@@ -113,6 +116,17 @@ class Delivery:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    async def in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Run ``work`` in a thread; it goes on where the caller is cancelled, and `stop` waits for it."""
+        running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+        self.threads.add(running)
+        running.add_done_callback(self._thread_ended)
+        return await asyncio.shield(running)
+
+    def _thread_ended(self, running: asyncio.Future[Any]) -> None:
+        self.threads.discard(running)
+        _ = running.cancelled() or running.exception()  # the caller has it, or is gone
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -156,8 +170,10 @@ class Delivery:
         self.spawn(self.connection.watch(), "aiorecover-metadata")
 
     async def stop(self) -> None:
-        """End every task and close every connection."""
+        """End every task and close every connection; what threads write is waited for, as far as the disk answers."""
         await cancel_all(self._tasks)
+        if self.threads:
+            await asyncio.wait(self.threads, timeout=THREADS_S)
         self.waiters.stop()
         await self.client.close()
 
@@ -215,7 +231,9 @@ class Delivery:
         try:
             await self.flushed()
         except WalIOError:
-            self._unflushed.clear()  # poisoned: what is not covered is not sent in this life
+            lanes, self._unflushed = self._unflushed, {}
+            for lane in lanes:  # poisoned: what is not covered is not sent in this life
+                self.rewriter.halt(lane, "the disk has failed before the records were durable")
             return
         lanes, self._unflushed = self._unflushed, {}
         for lane in lanes:
@@ -269,7 +287,7 @@ class Delivery:
             if self.options.compression is None and all(batch.segment.mapping is not None for _, batch in some):
                 parts = [self._prepare(lane, batch) for lane, batch in some]
             else:
-                parts = await asyncio.to_thread(self._prepare_all, some)
+                parts = await self.in_thread(self._prepare_all, some)
             payloads += [
                 (lane.stored.topic, lane.stored.partition, part) for (lane, _), part in zip(some, parts, strict=True)
             ]
@@ -306,7 +324,7 @@ class Delivery:
             if not number % turn:
                 await asyncio.sleep(0)
         if cold:
-            await asyncio.to_thread(store_all, cold, Stored.SETTLED, self.ring.epoch)
+            await self.in_thread(store_all, cold, Stored.SETTLED, self.ring.epoch)
         stored = set(map(id, cold))
         for lane, batch, _ in passed:
             self.finish(lane, batch, stored=id(batch) in stored)
@@ -403,6 +421,8 @@ class Delivery:
 
     def expire_before(self, moment: float) -> None:
         """Bury what was accepted before ``moment``, Unix seconds, and is neither in flight nor held."""
+        if not self.settled_before:
+            return
         if self.rewriter.dead_is_full:
             self.throttle.warn("dead_letters_full", "ring", "%s: records that are too old wait", FULL)
             return
@@ -416,7 +436,7 @@ class Delivery:
             waits = lane.state in (Lanes.SEALED, Lanes.BACKING_OFF) or lane.topic.unassigned is lane
             unread = batch is None and bool(lane.stored.later)  # no broker's task has asked for it yet
             old = batch is not None and batch.accepted_at < moment
-            if waits and lane.state is not Lanes.HELD and (old or unread):
+            if waits and lane.state not in (Lanes.HELD, Lanes.HALTED) and (old or unread):
                 self._hold(lane)
                 self.spawn(self._expire(lane, moment), "aiorecover-expire")
 

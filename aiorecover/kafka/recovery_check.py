@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import errors as kafka
 
 from aiorecover.kafka.client import FAILURES
 from aiorecover.kafka.lanes import DeliveryLane
@@ -56,7 +57,7 @@ class RecoveryCheck:
                 async with asyncio.timeout(LIMIT_S):
                     found = await self._read(lane, batches)
             except (*FAILURES, TimeoutError) as error:
-                if getattr(error, "retriable", False):
+                if getattr(error, "retriable", False) or isinstance(error, kafka.KafkaTimeoutError):
                     return False
                 self.delivery.throttle.warn(
                     "recovery_check_failed",

@@ -162,7 +162,7 @@ class Rewriter:
     async def expire(self, lane: DeliveryLane, batch: Batch) -> bool:
         """Bury all records of a batch that could not be delivered in time; the lane is held. False: it is halted."""
         reason = "not delivered within delivery_timeout_ms"
-        if lane.doubt and not await self._is_known(lane):
+        if (lane.doubt or self._sent_before(lane, batch)) and not await self._is_known(lane):
             reason += ", and kafka cannot be read: it may be there"
         if lane.head is batch:
             dead = self.ring.lane(DEAD_TOPIC, DEAD)
@@ -175,6 +175,12 @@ class Rewriter:
             _log.error("dead_letter not delivered in time lane=%s records=%d", lane.stored, count)
         self.delivery.checker.end_doubt(lane)
         return True
+
+    def _sent_before(self, lane: DeliveryLane, batch: Batch) -> bool:
+        """Whether an earlier life may have sent a batch."""
+        if batch.epoch == self.ring.epoch or lane.stored.partition < 0 or self.delivery.options.transactional_id:
+            return False  # in transactions, their number has said it
+        return batch.state is Stored.SENT or not (batch.segment.trusted or lane.checked)
 
     async def _is_known(self, lane: DeliveryLane) -> bool:
         """Settle what may have been persisted and is in Kafka (R11); False: it cannot be read now."""
@@ -210,7 +216,7 @@ class Rewriter:
             if len(ids) < number:
                 await self._leave_out(batch, ids)
                 continue
-            await asyncio.to_thread(batch.store_word, Stored.SETTLED, self.ring.epoch)
+            await self.delivery.in_thread(batch.store_word, Stored.SETTLED, self.ring.epoch)
             batch.state = Stored.SETTLED
             self.ring.finish(batch, Stored.SETTLED, stored=True)
 
@@ -254,7 +260,7 @@ class Rewriter:
         if all(parent.segment.mapping is not None for parent in parents):
             self._store_replaced(parents)
         else:
-            await asyncio.to_thread(self._store_replaced, parents)
+            await self.delivery.in_thread(self._store_replaced, parents)
         await self.delivery.flushed()  # until then the parents stand for their records, and nothing is sent
         for laid in made:
             self._take_place(laid)

@@ -248,6 +248,8 @@ class Router:
         if lane.stored.partition == UNASSIGNED:
             lane.step(Event.EMPTY)
             self.delivery.connection.want_metadata()
+            if lane.topic.gate is None:  # its last records became dead letters
+                self.delivery.open_gate(lane.topic)
             return
         lane.step(lane.contents())
         if lane.state is State.IDLE:

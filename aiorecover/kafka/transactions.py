@@ -26,6 +26,7 @@ from aiokafka.protocol.transaction import (
 from aiorecover.errors import DeliveryError, WalDestinationError, WalError
 from aiorecover.kafka.broker_task import BrokerTask
 from aiorecover.kafka.client import FAILURES
+from aiorecover.kafka.compression import compressed_payload
 from aiorecover.kafka.lanes import DeliveryLane, Event, State
 from aiorecover.kafka.offset_fetch import UNSTABLE, StableOffsetFetch, answered
 from aiorecover.kafka.outcomes import LOST, NOT_SENT, Action, Outcome, Persisted, outcome_of
@@ -105,7 +106,7 @@ class TransactionTask(BrokerTask):
         delivery = self.delivery
         request = InitProducerIdRequest(self.transactional_id, self.transaction_timeout_ms)
         answer = await self._ask(CoordinationType.TRANSACTION, request, lambda one: [one.error_code])
-        self._producer = answer.producer_id, answer.producer_epoch
+        producer = answer.producer_id, answer.producer_epoch
         fetch = StableOffsetFetch(self.transactional_id, *POSITION)
         answer = await self._ask(CoordinationType.GROUP, fetch, lambda one: [answered(one)[2]])
         known = answered(answer)[0]
@@ -116,6 +117,8 @@ class TransactionTask(BrokerTask):
         await self._settle_known(known)
         for lane in delivery.router.lanes.values():
             lane.producer = None
+        self._producer = producer  # last: until N is known, nothing may be sent
+        delivery.settled_before = True
 
     async def _settle_known(self, known: int) -> None:
         delivery = self.delivery
@@ -153,7 +156,7 @@ class TransactionTask(BrokerTask):
         if all(batch.segment.mapping is not None for batch in batches):
             self._store_number(batches, number)
         else:
-            await asyncio.to_thread(self._store_number, batches, number)
+            await self.delivery.in_thread(self._store_number, batches, number)
 
     def _store_number(self, batches: list[Batch], number: int) -> None:
         for batch in batches:
@@ -205,7 +208,7 @@ class TransactionTask(BrokerTask):
         delivery = self.delivery
         if node < 0:
             return [(lane, NOT_SENT, -1) for lane, _ in some]
-        parts = await asyncio.to_thread(self._payloads, some)
+        parts = await delivery.in_thread(self._payloads, some)
         request = ProduceRequest(
             self.transactional_id,
             self.timeout_ms,
@@ -242,7 +245,11 @@ class TransactionTask(BrokerTask):
             if batch.identity is None or batch.identity[:2] != self._producer:
                 identity = (*self._producer, lane.sequence)
                 batch.store_identity(identity, self.delivery.ring.files.boot_ms(), self.delivery.ring.epoch)
-            parts.append(payload(batch, TRANSACTIONAL))
+            compression = self.delivery.options.compression
+            if compression is None:
+                parts.append(payload(batch, TRANSACTIONAL))
+            else:
+                parts.append(compressed_payload(batch, compression, TRANSACTIONAL))
         return parts
 
     async def _commit(self) -> None:

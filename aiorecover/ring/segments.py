@@ -42,6 +42,7 @@ class Region:
         if self.mapping is not None:
             self.mapping.close()
             self.mapping = None
+        self.fd = -1  # the number may belong to another file soon
 
 
 class Segment:

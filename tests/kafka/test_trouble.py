@@ -1,0 +1,108 @@
+"""Trouble beside delivery: a callback, a topic, a stop, a coordinator; the rest goes on, and nothing is lost by it."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiorecover import DeliveryReport, RecoverableProducer
+from aiorecover.kafka.delivery import Delivery
+from aiorecover.kafka.offset_fetch import StableOffsetFetch
+from aiorecover.kafka.transactions import AbortedError, TransactionTask
+from aiorecover.testing import MockCluster
+
+pytestmark = pytest.mark.asyncio
+
+WITHIN_MS = 20_000
+FORBIDDEN = 29  # TOPIC_AUTHORIZATION_FAILED
+
+
+async def test_a_callback_that_raises_a_cancellation_of_its_own_is_counted_and_delivery_goes_on(tmp_path: Path) -> None:
+    theirs = asyncio.get_running_loop().create_future()
+    theirs.cancel()
+
+    def on_delivery(_: DeliveryReport) -> None:
+        theirs.result()
+
+    with MockCluster() as cluster:
+        options: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "on_delivery": on_delivery}
+        async with RecoverableProducer(tmp_path, **options) as producer:
+            for _ in range(3):
+                await (await producer.publish("orders", b"v")).delivered(WITHIN_MS)
+            found = producer.statistics()
+            assert (found.delivered, found.callback_errors, producer.state) == (3, 3, "connected")
+
+
+async def test_a_topic_that_is_forbidden_does_not_hold_up_the_quiet_ones_of_its_broker(tmp_path: Path) -> None:
+    with MockCluster() as cluster:
+        for topic in ("good", "bad"):
+            cluster.create_topic(topic, partitions=1)
+        async with RecoverableProducer(
+            tmp_path, bootstrap_servers=cluster.bootstrap_servers, stop_timeout_ms=0
+        ) as producer:
+            await (await producer.publish("good", b"v")).delivered(WITHIN_MS)
+            cluster.push_partition_errors("bad", 0, 0, *[FORBIDDEN] * 200)
+            await producer.publish("bad", b"v")
+            async with asyncio.timeout(WITHIN_MS / 1000):
+                while not producer.statistics().errors:  # noqa: ASYNC110 - looked at from outside
+                    await asyncio.sleep(0.01)
+            before = producer.statistics().errors
+            for _ in range(10):
+                await (await producer.publish("good", b"v")).delivered(WITHIN_MS)
+            assert producer.statistics().errors - before <= 2, "each waited until the bad one was tried again"
+
+
+async def test_a_stop_waits_for_the_thread_that_writes_to_the_ring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, ended = threading.Event(), threading.Event()
+    prepare = Delivery._prepare_all
+
+    def slowly(delivery: Delivery, some: Any) -> Any:
+        entered.set()
+        ended.wait(0.5)  # nobody sets it: the codec takes its time
+        found = prepare(delivery, some)
+        ended.set()
+        return found
+
+    monkeypatch.setattr(Delivery, "_prepare_all", slowly)
+    with MockCluster() as cluster:
+        producer = RecoverableProducer(
+            tmp_path, bootstrap_servers=cluster.bootstrap_servers, compression_type="gzip", linger_ms=0
+        )
+        await producer.start()
+        await producer.publish("orders", b"v")
+        await asyncio.to_thread(entered.wait, WITHIN_MS / 1000)
+        assert await producer.stop(timeout_ms=0) == 1
+        assert ended.is_set()
+        async with RecoverableProducer(tmp_path, bootstrap_servers=cluster.bootstrap_servers) as again:
+            await again.flush(WITHIN_MS)
+            assert again.wal_path == producer.wal_path
+            assert again.statistics().delivered == 1
+
+
+async def test_no_transaction_begins_before_kafka_has_said_the_last_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction with a number below that one would be taken for a committed one, or be sent twice."""
+    asked: list[str] = []
+    ask = TransactionTask._ask
+
+    async def ask_in_vain(task: TransactionTask, kind: Any, request: Any, codes_of: Any) -> Any:
+        asked.append(type(request).__name__)
+        if isinstance(request, StableOffsetFetch):
+            raise AbortedError("the coordinator is silent")
+        return await ask(task, kind, request, codes_of)
+
+    monkeypatch.setattr(TransactionTask, "_ask", ask_in_vain)
+    with MockCluster() as cluster:
+        cluster.create_topic("orders", partitions=1)
+        options: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "guarantee": "exactly_once"}
+        async with RecoverableProducer(tmp_path, stop_timeout_ms=0, **options) as producer:
+            await producer.publish("orders", b"v")
+            async with asyncio.timeout(WITHIN_MS / 1000):
+                while len(asked) < 6:  # noqa: ASYNC110 - looked at from outside
+                    await asyncio.sleep(0.01)
+    assert set(asked) == {"InitProducerIdRequest", "StableOffsetFetch"}
