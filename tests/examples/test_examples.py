@@ -73,8 +73,9 @@ async def test_the_web_service_takes_orders_without_kafka_and_delivers_them_when
         answers = [await client.post("/orders", json={"id": number, "item": "tea"}) for number in range(20)]
         assert {answer.status_code for answer in answers} == {202}
         assert (await client.post("/orders", json={"item": "tea"})).status_code == 422
-        health = (await client.get("/health")).json()
-        assert (health["accepted"], health["delivered"], health["pending"]) == (20, 0, 20)
+        assert (await client.get("/live")).status_code == 200
+        ready = await client.get("/ready")
+        assert (ready.status_code, ready.json()["delivering"], ready.json()["pending"]) == (200, False, 20)
         cluster.broker_up()
     found = await read_topic(cluster.bootstrap_servers, "orders")
     ids = {answer.json()["accepted"] for answer in answers}

@@ -1,0 +1,1 @@
+"""What `aiorecover.integrations` promises."""
