@@ -658,7 +658,7 @@ class RecoverableProducer:
             return "failed"
         if failure is not None:
             return "interrupted"
-        if any(lane.state is LaneState.HALTED for lane in runtime.delivery.router.lanes.values()):
+        if any(lane.state is LaneState.HALTED for lane in list(runtime.delivery.router.lanes.values())):
             return "halted"
         return (
             "connected"
@@ -678,6 +678,8 @@ class RecoverableProducer:
 
     def statistics(self) -> Statistics:
         """A frozen snapshot whose counts add up.
+
+        Other threads may call it; there some counts may be ahead of others by what is published meanwhile.
 
         Raises:
             ClosedError: before `start`, or in a forked child.

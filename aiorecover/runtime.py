@@ -230,7 +230,7 @@ class Runtime:
 
     def pending(self) -> int:
         """Records that are not done, those in open batches too."""
-        open_ones = sum(lane.published.index for lane in self.ring.lanes.values())
+        open_ones = sum(lane.published.index for lane in list(self.ring.lanes.values()))  # also from other threads
         return self.ring.pending + open_ones - self.dead_letters()
 
     def dead_letters(self) -> int:
@@ -275,7 +275,7 @@ class Runtime:
     def _oldest_age(self) -> float | None:
         accepted = [
             batch.accepted_at
-            for lane in self.ring.lanes.values()
+            for lane in list(self.ring.lanes.values())
             if lane.partition != DEAD
             for batch in (*lane.queue[:1], *((lane.published.batch,) if lane.published.index else ()))
             if batch is not None
