@@ -1,9 +1,11 @@
-"""What a service takes from the shelf: each module needs the extra of its own name, and public names of the package.
+"""What services have around a producer. Each module needs its extra, and no private name of a producer.
 
 =================  =====================================================================================
 `fastapi`          `lifespan`, `ProducerDep`, `exception_handlers`, `probes`, a router for dead letters
 `starlette`        the same without dependencies, for a plain Starlette
 `litestar`         the same for Litestar
+`prometheus`       `watch`: the statistics as metrics that are read when they are scraped (extra ``metrics``)
+`opentelemetry`    `watch`: the same metrics as observable instruments (extra ``metrics``)
 =================  =====================================================================================
 
 docs/services.md shows each at work.

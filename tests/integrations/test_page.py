@@ -31,3 +31,13 @@ def test_a_service_of_the_page_takes_orders_and_delivers_them(
         found = admin.run(read_topic(cluster.bootstrap_servers, "orders"))
     assert found[-1].record_id == answer.json()["accepted"]
     assert len(found) == (2 if snippet == 0 else 1)
+
+
+def test_the_metrics_of_the_page_are_scraped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with MockCluster() as cluster:
+        _, names = run("services.md:3", cluster)
+        for _ in range(2):  # also when the service is started again in this process
+            with TestClient(names["app"]) as service:
+                text = service.get("/metrics/").text
+            assert text.count(f'aiorecover_records_accepted_total{{wal_path="{tmp_path / "wal" / "0"}"}} 0.0') == 1
