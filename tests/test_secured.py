@@ -15,7 +15,7 @@ from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import TopicFactory
 from tests.support.eventually import until
 from tests.support.oracle import read_topic
-from tests.support.secured import SESSION_MS, SecuredKafka, token
+from tests.support.secured import PASSWORD, SESSION_MS, SecuredKafka, token
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
@@ -59,11 +59,15 @@ async def test_with_the_right_credentials_everything_arrives_and_nothing_is_warn
     secured: SecuredKafka, granted: str, tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     published = Published()
-    async with RecoverableProducer(tmp_path, **WAYS[way](secured)) as producer:
-        await published.publish(producer, granted, 1000)
-        await producer.flush(WITHIN_MS)
+    with caplog.at_level(logging.DEBUG):
+        async with RecoverableProducer(tmp_path, **WAYS[way](secured)) as producer:
+            await published.publish(producer, granted, 1000)
+            await producer.flush(WITHIN_MS)
     perfect(await published.judged(secured, granted))
     assert warnings(caplog) == []
+    assert "Request to" in caplog.text  # of aiokafka, which writes down what it sends
+    assert PASSWORD not in caplog.text
+    assert "SaslAuthenticateRequest" not in caplog.text  # tokens and proofs are in there, too
 
 
 async def test_a_session_that_the_broker_ends_costs_nothing(

@@ -1,6 +1,7 @@
 """One connection to a broker: TCP, TLS, versions, login; and in plain words what went wrong with it."""
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from typing import Any
 from aiokafka import errors as kafka
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
+from aiokafka.protocol.admin import SaslAuthenticateRequest
+from aiokafka.protocol.api import RequestStruct
 
 CONNECT_S = 10.0  # TCP, TLS, the negotiation of versions, and login
 FIRST_CONNECT_S = 3.0  # the first time; doubled up to the one above while an address does not answer
@@ -30,6 +33,17 @@ _REFUSED = (
     kafka.IllegalSaslStateError,
     kafka.AuthenticationMethodNotSupported,
 )
+
+
+def _without_logins(record: logging.LogRecord) -> bool:
+    """Leave out a line of aiokafka's with a login: at DEBUG it writes each request, a password in the clear."""
+    logins = (
+        one.API_KEY == SaslAuthenticateRequest.API_KEY for one in record.args or () if isinstance(one, RequestStruct)
+    )
+    return not any(logins)
+
+
+logging.getLogger("aiokafka.conn").addFilter(_without_logins)
 
 
 class TokenError(kafka.KafkaError):

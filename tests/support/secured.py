@@ -39,7 +39,7 @@ __all__ = ["MECHANISMS", "PASSWORD", "SESSION_MS", "USER", "SecuredKafka", "toke
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-512")
 USER = "publisher"
-PASSWORD = "right"  # noqa: S105 - of a broker that lives for some seconds, on this machine only
+PASSWORD = "right-horse-battery"  # noqa: S105 - of a broker that lives for some seconds, on this machine only
 SESSION_MS = 2000  # of a login with PLAIN at the port without TLS; then the broker closes the connection
 
 _TLS, _CLEAR, _MUTUAL = "SECURED", "CLEAR", "MUTUAL"  # the listeners
