@@ -19,6 +19,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from aiorecover import DeadLetter, DeliveryReport, Receipt, RecoverableProducer, Statistics
 from aiorecover.cli.app import app as command_line
+from aiorecover.integrations.settings import ProducerSettings
 from aiorecover.testing import ApiKey, MockCluster
 from tests.support.eventually import until
 
@@ -117,7 +118,11 @@ def test_a_snippet_compiles_and_uses_what_exists(name: str) -> None:
             assert hasattr(KINDS[node.value.id], node.attr), ast.unparse(node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in imported:
             options = [keyword.arg for keyword in node.keywords if keyword.arg is not None]
-            inspect.signature(imported[node.func.id]).bind(*node.args, **dict.fromkeys(options))
+            called = imported[node.func.id]
+            # What is required may also come from a ** or, of settings, from variables.
+            all_said = len(options) == len(node.keywords) and called is not ProducerSettings
+            signature = inspect.signature(called)
+            (signature.bind if all_said else signature.bind_partial)(*node.args, **dict.fromkeys(options))
 
 
 def command_lines() -> set[str]:

@@ -11,6 +11,7 @@ import pytest
 from aiokafka.abc import AbstractTokenProvider
 
 from aiorecover import DeliveryPendingError, RecoverableProducer
+from aiorecover.integrations.settings import ProducerSettings
 from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import TopicFactory
 from tests.support.eventually import until
@@ -68,6 +69,16 @@ async def test_with_the_right_credentials_everything_arrives_and_nothing_is_warn
     assert "Request to" in caplog.text  # of aiokafka, which writes down what it sends
     assert PASSWORD not in caplog.text
     assert "SaslAuthenticateRequest" not in caplog.text  # tokens and proofs are in there, too
+
+
+async def test_variables_alone_take_a_producer_to_a_broker_over_tls_with_a_password(
+    secured: SecuredKafka, granted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {name: value for name, value in secured.options().items() if name != "ssl_context"}
+    for name, value in {**options, "wal_dir": tmp_path / "wal", "ssl_cafile": secured.authority_file(tmp_path)}.items():
+        monkeypatch.setenv(f"AIORECOVER_{name.upper()}", str(value))
+    async with RecoverableProducer(**ProducerSettings().options()) as producer:
+        await producer.send_and_wait(granted, b"one")
 
 
 async def test_a_session_that_the_broker_ends_costs_nothing(

@@ -6,6 +6,7 @@
 `litestar`         the same for Litestar
 `prometheus`       `watch`: the statistics as metrics that are read when they are scraped (extra ``metrics``)
 `opentelemetry`    `watch`: the same metrics as observable instruments (extra ``metrics``)
+`settings`         `ProducerSettings`: the options from environment variables, ``.env`` and TOML
 =================  =====================================================================================
 
 docs/services.md shows each at work.

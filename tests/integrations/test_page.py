@@ -7,6 +7,7 @@ import litestar.testing
 import pytest
 from fastapi.testclient import TestClient
 
+from aiorecover.integrations.settings import ProducerSettings
 from aiorecover.testing import MockCluster
 from tests.support import admin
 from tests.support.oracle import read_topic
@@ -41,3 +42,24 @@ def test_the_metrics_of_the_page_are_scraped(tmp_path: Path, monkeypatch: pytest
             with TestClient(names["app"]) as service:
                 text = service.get("/metrics/").text
             assert text.count(f'aiorecover_records_accepted_total{{wal_path="{tmp_path / "wal" / "0"}"}} 0.0') == 1
+
+
+@pytest.mark.asyncio
+async def test_the_settings_of_the_page_come_from_variables_and_mounted_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "AIORECOVER_SASL_PLAIN_PASSWORD").write_text("battery\n")
+    assert ProducerSettings(wal_dir="wal", bootstrap_servers="a", _secrets_dir=tmp_path).options() == {
+        "wal_dir": Path("wal"),
+        "bootstrap_servers": "a",
+        "sasl_plain_password": "battery",
+    }
+    with MockCluster() as cluster:
+        cluster.create_topic("orders", partitions=1)
+        monkeypatch.setenv("AIORECOVER_WAL_DIR", str(tmp_path / "elsewhere"))
+        monkeypatch.setenv("AIORECOVER_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
+        coroutine, names = run("services.md:4", cluster)
+        await coroutine
+        assert names["producer"].wal_path == tmp_path / "elsewhere" / "0"
+        assert names["producer"].statistics().delivered == 1

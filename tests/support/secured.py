@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -145,6 +146,11 @@ class SecuredKafka(KafkaCluster):
             "sasl_mechanism": "OAUTHBEARER",
             "sasl_oauth_token_provider": provider,
         }
+
+    def authority_file(self, directory: Path) -> Path:
+        """Write the certificate of the authority that a client has to trust."""
+        self._authority.cert_pem.write_to_path(directory / "ca.pem")
+        return directory / "ca.pem"
 
     def certificate_options(self) -> dict[str, Any]:
         """What a client with a certificate of its own is made with."""
