@@ -3,6 +3,8 @@
 VENV    := .venv
 BIN     := $(VENV)/bin
 SOURCES  = $(wildcard aiorecover pyspark_aiorecover tests benchmarks examples)
+# An installation is made anew when these change: the module in C is built by it, beside its source.
+BUILT    = pyproject.toml setup.py aiorecover/_speedups.c
 
 # Handed on to pytest, the demo, the benchmarks or the prover: make test ARGS="-k ring -x"
 ARGS    ?=
@@ -50,7 +52,8 @@ prove: $(VENV)/dev.stamp  ## the long proofs: WHAT=cycles (default); WHAT= lists
 	@$(BIN)/python -m tests.prove $(WHAT) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(ARGS)
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) .cache build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .cache build dist aiorecover.egg-info aiorecover/_speedups*.so
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 python:  ## say which interpreter will be used
@@ -63,12 +66,12 @@ $(VENV)/venv.stamp:
 	@touch $@
 
 # For the demo: little enough that it starts in seconds.
-$(VENV)/demo.stamp: pyproject.toml | $(VENV)/venv.stamp
+$(VENV)/demo.stamp: $(BUILT) | $(VENV)/venv.stamp
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	@touch $@
 
 # For everything else. Dependency groups need pip 25.1.
-$(VENV)/dev.stamp: pyproject.toml | $(VENV)/venv.stamp
+$(VENV)/dev.stamp: $(BUILT) | $(VENV)/venv.stamp
 	@echo "setting up $(VENV) with the tools of development: this takes a minute or two, once"
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev

@@ -1,12 +1,16 @@
-"""The writer: look a lane up, encode a record, store it, commit it. The hot path, and the seam for a twin in C.
+"""The writer: look a lane up, encode a record, store it, commit it. The hot path.
 
     length │ 0 │ time │ index │ key │ value │ headers of the caller … │ aiorecover-id: producer/epoch/sequence
     └ varint       └ less the batch's base time       └ the last three digits come from a table, the rest is kept
 
 One slice store, then one store of the batch's commit word: from there on the record is accepted (R5).
+
+`aiorecover/_speedups.c` is the twin in C: where it was built, `Writer` and `append_raw` are its own.
 """
 
 from collections.abc import Callable
+from importlib import import_module
+from os import environ
 from typing import Any
 
 import msgspec
@@ -50,6 +54,7 @@ class Writer:
         epoch: int,
         find: Callable[[str, Any, int | None], Target],
         make_receipt: Callable[[int, int, Batch], Any] = Receipt,
+        /,
     ) -> None:
         """``find(topic, key, partition)`` returns where a record goes, and may put it into ``lanes``."""
         self.producer_id, self.epoch = producer_id, epoch
@@ -60,7 +65,7 @@ class Writer:
         self._low = self._end = FIRST_SEQUENCE  # `_end`: where another prefix begins
         self._prefix = b""
 
-    def make_receipts(self, make_receipt: Callable[[int, int, Batch], Any]) -> None:
+    def make_receipts(self, make_receipt: Callable[[int, int, Batch], Any], /) -> None:
         """Have `append` return what ``make_receipt(sequence, index, batch)`` returns."""
         self._make_receipt = make_receipt
 
@@ -77,6 +82,7 @@ class Writer:
         headers: Any = None,
         partition: int | None = None,
         note: bytes | None = None,
+        /,
     ) -> Any:
         """Store one record and return its receipt; what can fail comes before anything is stored.
 
@@ -139,7 +145,7 @@ class Writer:
         return low
 
 
-def append_raw(cursor: Cursor, record: bytes, delta: int, note: bytes | None = None, sequence: int = 0) -> None:
+def append_raw(cursor: Cursor, record: bytes, delta: int, note: bytes | None = None, sequence: int = 0, /) -> None:
     """Store a whole record of another batch as the next one of the cursor's, whose base time is the same (R8).
 
     The caller has opened the batch with room for all of them. ``delta``: the record's timestamp, in ms since the base.
@@ -159,3 +165,18 @@ def append_raw(cursor: Cursor, record: bytes, delta: int, note: bytes | None = N
     cursor.position = end
     cursor.index += 1
     batch.latest = max(batch.latest, batch.base + delta)
+
+
+def _load_twin() -> Any:
+    """Return the module in C; None where it was not built, or ``AIORECOVER_PURE_PYTHON`` is set and not empty."""
+    try:
+        return None if environ.get("AIORECOVER_PURE_PYTHON") else import_module("aiorecover._speedups")
+    except ImportError:
+        return None
+
+
+PythonWriter, append_raw_in_python = Writer, append_raw
+_twin = _load_twin()
+LANGUAGE = "Python" if _twin is None else "C"  # of the writer that runs
+if _twin is not None:
+    Writer, append_raw = _twin.Writer, _twin.append_raw  # type: ignore[misc]

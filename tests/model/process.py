@@ -172,7 +172,7 @@ class Process:
             payload = encode_payload(Note(context=_context(context), source=source))
         promises.records[one] = Truth(key, value, context, offset)
         try:
-            receipt = self.writer.append(TOPIC, b"k%d" % key, value, self.files.now_ms(), note=payload)
+            receipt = self.writer.append(TOPIC, b"k%d" % key, value, self.files.now_ms(), None, None, payload)
         except (WalFullError, RecordTooLargeError):
             return
         if offset is not None:

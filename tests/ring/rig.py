@@ -7,6 +7,7 @@ from typing import Any, Self
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.util import calc_crc32c
 
+from aiorecover.ring import writer
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.files import Files
 from aiorecover.ring.format import OWN_HEAD_SIZE, Geometry, State
@@ -16,7 +17,7 @@ from aiorecover.ring.opening import Recovered, fill_lanes, open_ring, recover
 from aiorecover.ring.records import ATTRIBUTES_AT, CRC_AT, NULL, varint
 from aiorecover.ring.ring import Limits, Ring
 from aiorecover.ring.segments import Batch
-from aiorecover.ring.writer import Receipt, Target, Writer
+from aiorecover.ring.writer import Receipt, Target
 
 SMALL = Geometry(region=256 << 10, small=8192, large=32768, huge_unit=65536)
 NOW_MS = 1_800_000_000_000
@@ -46,7 +47,7 @@ class Rig:
         except BaseException:
             self.directory.close()
             raise
-        self.writer = Writer(self.ring.producer_id, self.ring.epoch, self._find)
+        self.writer = writer.Writer(self.ring.producer_id, self.ring.epoch, self._find)
         self.ring.next_sequence = self.writer.next_sequence
         self.recovered: Recovered | None = None
         if segments:

@@ -12,6 +12,8 @@ from tests.ring.rig import Boots, Rig
 
 LIMIT = 256 << 10
 
+pytestmark = pytest.mark.usefixtures("each_writer")
+
 
 class Disk(Files):
     """A volume of a given size, on which only what was reserved counts."""
