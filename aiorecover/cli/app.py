@@ -18,6 +18,7 @@ from aiorecover.cli.demo_view import View, show_verdict
 from aiorecover.cli.endings import EndedError
 from aiorecover.cli.pairs import pairs
 from aiorecover.errors import ConfigError, DeliveryError, WalError
+from aiorecover.ring.writer import LANGUAGE
 
 __all__ = ["app"]
 
@@ -35,7 +36,7 @@ _INTERRUPTED = 130
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
     if wanted:
-        sys.stdout.write(f"aiorecover {importlib.metadata.version('aiorecover')}\n")
+        sys.stdout.write(f"aiorecover {importlib.metadata.version('aiorecover')} (writer in {LANGUAGE})\n")
         raise typer.Exit
 
 

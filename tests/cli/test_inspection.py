@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from aiorecover import RecoverableProducer
 from aiorecover.cli import inspection
 from aiorecover.cli.app import app
+from aiorecover.ring.writer import LANGUAGE
 from aiorecover.testing import ApiKey, MockCluster
 
 NOWHERE = "127.0.0.1:1"
@@ -145,4 +146,5 @@ def test_a_path_with_nothing_of_ours_is_one_clear_line(name: str, says: str, tmp
 
 def test_the_version_is_told() -> None:
     done = CliRunner().invoke(app, ["--version"])
-    assert (done.exit_code, done.stdout) == (0, f"aiorecover {importlib.metadata.version('aiorecover')}\n")
+    said = f"aiorecover {importlib.metadata.version('aiorecover')} (writer in {LANGUAGE})\n"
+    assert (done.exit_code, done.stdout) == (0, said)
