@@ -51,7 +51,16 @@ def main(arguments: Sequence[str]) -> int:
         environment.pop("AIORECOVER_PURE_PYTHON", None)
         for number in range(seed, seed + options.count):
             progress(f"seed {number}")
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--hypothesis-seed={number}"]
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "--capture=sys",
+                f"--hypothesis-seed={number}",
+            ]
             if subprocess.run([*command, *TESTED], cwd=place, env=environment, check=False).returncode:
                 return 1
     return 0
