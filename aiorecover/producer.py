@@ -59,6 +59,7 @@ log = logging.getLogger("aiorecover")
 TURN_NS = 1_000_000  # a loop that only publishes gives everybody else a turn at least once a millisecond
 TURN_CALLS = 256  # or after so many calls: measured to cost nothing
 ROOM_S = 0.01  # between two looks for room, while callers wait for it
+UTF8_MOST = 4  # bytes of a character; a key whose length is surely no matter is not measured
 RECORD_OVERHEAD = 128  # bytes that a record has at the most beside key, value and the caller's headers
 CONTEXT_MOST = 64 << 10  # bytes of a context: it is no second value
 
@@ -357,13 +358,8 @@ class RecoverableProducer:
         if key is not None and (self._serializes_keys or (kind is not bytes and kind is not str)):
             key = self._encode_key(topic, key, headers)
         data = value if type(value) is self._plain_value else self._wire_value(topic, value, headers, key)
-        if (headers is not None or key is not None or data is None or len(data) > self._fits) and (
-            size_of(key, data, headers) > self._fits
-        ):
-            raise RecordTooLargeError(
-                "the record is above max_request_size: raise it (and Kafka's limit), or publish less at once "
-                f"topic={topic!r} bytes={size_of(key, data, headers)} max_request_size={self._config.max_request_size}"
-            )
+        if headers is not None or data is None or len(data) + (0 if key is None else UTF8_MOST * len(key)) > self._fits:
+            self._refuse_too_large(topic, key, data, headers)
         timestamp_ms = now // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
         if context is None and source is None:
             receipt: Receipt = self._append(topic, key, data, timestamp_ms, headers, partition)
@@ -373,6 +369,14 @@ class RecoverableProducer:
         if self._turn_calls >= TURN_CALLS:
             self._turn_ends = 0
         return receipt
+
+    def _refuse_too_large(self, topic: str, key: bytes | str | None, data: bytes | None, headers: object) -> None:
+        size = size_of(key, data, headers)
+        if size > self._fits:
+            raise RecordTooLargeError(
+                "the record is above max_request_size: raise it (and Kafka's limit), or publish less at once "
+                f"topic={topic!r} bytes={size} max_request_size={self._config.max_request_size}"
+            )
 
     def _store_with_note(
         self,
