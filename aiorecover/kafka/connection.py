@@ -4,7 +4,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from aiorecover.errors import WalDestinationError
+from aiorecover.errors import WalDestinationError, WalFullError
 from aiorecover.kafka.client import ConnectError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Connection:
                 if not self.connected:
                     await self._connect()
                 settled = await self._refresh()
-            except (ConnectError, WalDestinationError) as error:
+            except (ConnectError, WalDestinationError, WalFullError) as error:
                 self._unreached(str(error))
                 settled = False
             if settled:

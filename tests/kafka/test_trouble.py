@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from aiorecover import DeliveryReport, RecoverableProducer
+from aiorecover import DeliveryReport, RecoverableProducer, WalFullError
 from aiorecover.kafka.delivery import Delivery
 from aiorecover.kafka.offset_fetch import StableOffsetFetch
 from aiorecover.kafka.transactions import AbortedError, TransactionTask
+from aiorecover.ring.ring import Ring
 from aiorecover.testing import MockCluster
 
 pytestmark = pytest.mark.asyncio
@@ -106,3 +107,24 @@ async def test_no_transaction_begins_before_kafka_has_said_the_last_number(
                 while len(asked) < 6:  # noqa: ASYNC110 - looked at from outside
                     await asyncio.sleep(0.01)
     assert set(asked) == {"InitProducerIdRequest", "StableOffsetFetch"}
+
+
+async def test_no_room_to_write_down_the_cluster_holds_up_delivery_until_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills up in an outage, so the first contact may find it full."""
+    remember, attempts = Ring.remember_cluster, 0
+
+    def remember_later(ring: Ring, cluster_id: str) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
+            raise WalFullError("no room")
+        remember(ring, cluster_id)
+
+    monkeypatch.setattr(Ring, "remember_cluster", remember_later)
+    with MockCluster() as cluster:
+        async with RecoverableProducer(tmp_path, bootstrap_servers=cluster.bootstrap_servers) as producer:
+            receipt = await producer.publish("orders", b"v")
+            await receipt.delivered(WITHIN_MS)
+    assert attempts == 3
