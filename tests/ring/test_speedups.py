@@ -28,6 +28,7 @@ from tests.ring.rig import NOW_MS, SMALL, Boots, Rig
 
 LIMITS = Limits(256 << 10, 0, 2048)
 ROUNDS = 20  # between two looks at memory
+WARM_UP = 60  # times so many, at the most
 ERRORS = (RecoverError, ValueError, TypeError)
 
 
@@ -366,10 +367,12 @@ def test_nothing_is_kept_whatever_fails(tmp_path: Path) -> None:
                 store.writer.append("a", key, value, NOW_MS, None, 0)
             cursor.words = good
 
-        work()
-        counts = [measured(work, watched) for _ in range(8)]
-        assert min(blocks for blocks, _ in counts) < ROUNDS, "blocks of memory stay"
-        assert all(max(map(abs, changes)) < ROUNDS for _, changes in counts), "references stay, or are given up twice"
+        for _ in range(WARM_UP):  # the ring's own tables grow for a while, ever more slowly
+            blocks, changes = measured(work, watched)
+            assert max(map(abs, changes)) < ROUNDS, "references stay, or are given up twice"
+            if blocks < ROUNDS:
+                return
+        raise AssertionError(f"blocks of memory stay in each round: {blocks=}")
 
 
 def measured(work: Callable[[], None], watched: list[Any]) -> tuple[int, list[int]]:
