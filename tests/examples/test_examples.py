@@ -163,7 +163,7 @@ class Reading:
             found = asyncio.run(read_topic(self._servers, self._totals))
             return sorted(json.loads(record.value or b"{}")["total"] for record in found)
         if example == "consumer":
-            lines = self._out.read_text().splitlines()
+            *lines, _ = self._out.read_text().split("\n")  # the last one may be written in part yet
             return sorted(json.loads(line.removeprefix("order "))["count"] for line in lines)
         with closing(sqlite3.connect(self._database, timeout=30)) as database, suppress(sqlite3.OperationalError):
             return sorted(count for (count,) in database.execute("SELECT count FROM sold"))
