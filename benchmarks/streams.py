@@ -11,9 +11,7 @@ import random
 import time
 from typing import Any
 
-from confluent_kafka import Producer
-
-from benchmarks import kafka, load, warm
+from benchmarks import kafka, load, throughput, warm
 from benchmarks.child import call, stopwatch
 from benchmarks.figures import quantiles, spread
 from benchmarks.setting import Result, Setting, Table
@@ -29,8 +27,8 @@ FRESH_RECORDS = 60  # of each partition of a fresh topic
 def run(setting: Setting) -> Result:
     rounds, seconds = setting.rounds or ROUNDS, setting.seconds or SECONDS
     paced: list[dict[str, Any]] = []
-    fresh: dict[str, list[dict[str, Any]]] = {"aiorecover publish": [], "confluent-kafka produce": []}
     ways = {"aiorecover publish": fill, "confluent-kafka produce": fill_confluent}
+    fresh: dict[str, list[dict[str, Any]]] = {contender: [] for contender in ways}
     with warm.topics(setting, "streams", [STREAMS]) as topics:
         for number in range(rounds):
             arguments = {"topic": topics[STREAMS], "seconds": seconds}
@@ -136,20 +134,9 @@ async def fill(bootstrap_servers: str, topic: str, wal_dir: str) -> dict[str, An
 
 def fill_confluent(bootstrap_servers: str, topic: str, wal_dir: str) -> dict[str, Any]:  # noqa: ARG001
     keys, records = load.keys_of(STREAMS), STREAMS * FRESH_RECORDS
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "acks": "all",
-            "enable.idempotence": True,
-            "linger.ms": 5,
-            "partitioner": "murmur2_random",
-        }
-    )
+    producer = throughput.confluent_producer(bootstrap_servers)
     producer.list_topics(topic, 30)
     with stopwatch() as watch:
-        for number, key in enumerate(load.keys(records, keys)):
-            producer.produce(topic, load.VALUE, key, headers=[(load.ID_HEADER, b"%b%d" % (load.ID_PREFIX, number))])
-            if number % 1024 == 0:
-                producer.poll(0)
+        throughput.produce_all(producer, topic, records, keys)
         producer.flush()
     return {"delivered_s": records / watch.elapsed, "cpu_us": watch.cpu / records * 1e6}

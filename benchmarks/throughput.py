@@ -139,7 +139,20 @@ async def _send_all(producer: AIOKafkaProducer, topic: str, count: int) -> None:
 
 
 def confluent(bootstrap_servers: str, topic: str, records: int, wal_dir: str) -> dict[str, Any]:  # noqa: ARG001
-    producer = Producer(
+    producer = confluent_producer(bootstrap_servers)
+    produce_all(producer, topic, WARM_UP)
+    producer.flush()
+    gc.collect()
+    with stopwatch() as watch:
+        began = time.perf_counter()
+        produce_all(producer, topic, records)
+        accepted = time.perf_counter() - began
+        producer.flush()
+    return _figures(records, accepted, watch)
+
+
+def confluent_producer(bootstrap_servers: str) -> Producer:
+    return Producer(
         {
             "bootstrap.servers": bootstrap_servers,
             "acks": "all",
@@ -149,20 +162,11 @@ def confluent(bootstrap_servers: str, topic: str, records: int, wal_dir: str) ->
             "partitioner": "murmur2_random",  # as the others: the same records in the same partitions
         }
     )
-    _produce_all(producer, topic, WARM_UP)
-    producer.flush()
-    gc.collect()
-    with stopwatch() as watch:
-        began = time.perf_counter()
-        _produce_all(producer, topic, records)
-        accepted = time.perf_counter() - began
-        producer.flush()
-    return _figures(records, accepted, watch)
 
 
-def _produce_all(producer: Producer, topic: str, count: int) -> None:
+def produce_all(producer: Producer, topic: str, count: int, keys: Sequence[bytes] = load.KEYS) -> None:
     produce, value = producer.produce, load.VALUE
-    for number, key in enumerate(load.keys(count)):
+    for number, key in enumerate(load.keys(count, keys)):
         headers: list[tuple[str, str | bytes | None]] = [(load.ID_HEADER, b"%b%d" % (load.ID_PREFIX, number))]
         try:
             produce(topic, value, key, headers=headers)
