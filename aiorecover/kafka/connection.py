@@ -105,7 +105,7 @@ class Connection:
     async def _remember_cluster(self) -> None:
         found = self.delivery.client.metadata.cluster_id
         if found is not None and self.delivery.ring.checkpoint.cluster_id != found:
-            await asyncio.to_thread(self.delivery.ring.remember_cluster, found)
+            await self.delivery.in_thread(self.delivery.ring.remember_cluster, found)
 
     async def _refresh(self) -> bool:
         """Ask for the topics that need it; whether nothing is missing then."""

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from aiorecover.errors import DeliveryError, WalIOError
 from aiorecover.kafka.broker_task import BrokerTask
 from aiorecover.kafka.client import Client
-from aiorecover.kafka.compression import compressed_payload
 from aiorecover.kafka.connection import PAUSE_S, Connection
 from aiorecover.kafka.lanes import DeliveryLane, Event
 from aiorecover.kafka.lanes import State as Lanes
@@ -100,7 +99,7 @@ class Delivery:
         self.delivered = self.dead_lettered = self.requests = self.errors = 0
         self.settled_before = options.transactional_id is None  # what earlier transactions committed is settled
         self.hurried = 0  # callers that wait for all to be delivered: nothing lingers
-        self.threads: set[asyncio.Future[Any]] = set()  # work that writes to the ring
+        self.threads: set[asyncio.Future[Any]] = set()  # work that writes to the directory
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unflushed: dict[DeliveryLane, None] = {}
         self._gated: dict[DeliveryLane, None] = {}
@@ -170,7 +169,7 @@ class Delivery:
         self.spawn(self.connection.watch(), "aiorecover-metadata")
 
     async def stop(self) -> None:
-        """End every task and close every connection; what threads write is waited for, as far as the disk answers."""
+        """End every task, wait for the threads that write, at most `THREADS_S`, and close every connection."""
         await cancel_all(self._tasks)
         if self.threads:
             await asyncio.wait(self.threads, timeout=THREADS_S)
@@ -303,9 +302,7 @@ class Delivery:
             if lane.producer is None or lane.producer[0] != self.connection.producer[0]:
                 lane.producer, lane.sequence = self.connection.producer, 0
             batch.store_identity((*lane.producer, lane.sequence), self.ring.files.boot_ms(), self.ring.epoch)
-        if self.options.compression is None:
-            return payload(batch)
-        return compressed_payload(batch, self.options.compression)
+        return payload(batch, self.options.compression)
 
     # -- what became of it ---------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from aiokafka.protocol.api import Response
 from aiokafka.protocol.produce import ProduceRequest_v7
 from aiokafka.record.util import calc_crc32c
 
+from aiorecover.kafka.compression import compressed_payload
 from aiorecover.ring.format import OWN_HEAD_SIZE
 from aiorecover.ring.records import ATTRIBUTES_AT, CRC_AT
 from aiorecover.ring.segments import Batch
@@ -101,11 +102,14 @@ class ProduceRequest:
         return _Body(self._parts)
 
 
-def payload(batch: Batch, attributes: int = 0) -> list[Any]:
+def payload(batch: Batch, compression: str | None = None, attributes: int = 0) -> list[Any]:
     """Return the bytes of a batch that has its identity, in parts; its checksum is made here.
 
-    They are views of the mapping where the batch is hot: the request is joined before the loop turns.
+    They are views of the mapping where the batch is hot, and its records are not compressed: the segment stays as long
+    as the batch is not done.
     """
+    if compression is not None:
+        return compressed_payload(batch, compression, attributes)
     data = batch.segment.read(batch.at + OWN_HEAD_SIZE, batch.end)
     covered = data[ATTRIBUTES_AT:]
     if attributes:

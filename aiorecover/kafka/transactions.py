@@ -26,7 +26,6 @@ from aiokafka.protocol.transaction import (
 from aiorecover.errors import DeliveryError, WalDestinationError, WalError
 from aiorecover.kafka.broker_task import BrokerTask
 from aiorecover.kafka.client import FAILURES
-from aiorecover.kafka.compression import compressed_payload
 from aiorecover.kafka.lanes import DeliveryLane, Event, State
 from aiorecover.kafka.offset_fetch import UNSTABLE, StableOffsetFetch, answered
 from aiorecover.kafka.outcomes import LOST, NOT_SENT, Action, Outcome, Persisted, outcome_of
@@ -245,11 +244,7 @@ class TransactionTask(BrokerTask):
             if batch.identity is None or batch.identity[:2] != self._producer:
                 identity = (*self._producer, lane.sequence)
                 batch.store_identity(identity, self.delivery.ring.files.boot_ms(), self.delivery.ring.epoch)
-            compression = self.delivery.options.compression
-            if compression is None:
-                parts.append(payload(batch, TRANSACTIONAL))
-            else:
-                parts.append(compressed_payload(batch, compression, TRANSACTIONAL))
+            parts.append(payload(batch, self.delivery.options.compression, TRANSACTIONAL))
         return parts
 
     async def _commit(self) -> None:
