@@ -447,8 +447,6 @@ class RecoverableProducer:
 
     def _look(self, now: int) -> None:
         runtime = self._get_runtime()
-        if _get_ident() != self._thread:
-            self._refuse_thread()
         failed = runtime.ring.flusher.failed
         if failed is not None:
             raise failed
