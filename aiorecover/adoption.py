@@ -220,7 +220,7 @@ class Adoption:
             done, self._adopted = _done(adopted), None
             self._records += done
             one.checkpoint = adopted.ring.checkpoint
-            one.records = max(left, 1) if adopted.ring.recovering else left
+            one.records = left
             if not one.records:
                 self.directories += 1
                 log.info("adoption_done the directory is delivered and let go path=%s", path)
