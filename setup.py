@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say yet: the twin of the writer in C, which is left out where nothing compiles it."""
+"""Build the writer in C, which pyproject.toml cannot name yet; an installation goes without where nothing compiles."""
 
 from setuptools import Extension, setup
 

@@ -1,4 +1,4 @@
-"""What collectors of metrics do, most of them in a thread of their own: read the statistics at any time."""
+"""Collectors of metrics read the statistics at any time, most of them in a thread of their own."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""What services have around a producer. Each module needs its extra, and no private name of a producer.
+"""Connect a producer with web frameworks, metrics and settings. Each module needs its extra; all use public names.
 
 =================  =====================================================================================
 `fastapi`          `lifespan`, `ProducerDep`, `exception_handlers`, `probes`, a router for dead letters

@@ -38,7 +38,7 @@ def watch(producer: RecoverableProducer, meter_provider: MeterProvider | None = 
 
 
 class Watched:
-    """What the instruments of one provider observe."""
+    """The instruments of one provider observe its producers."""
 
     def __init__(self) -> None:
         self.producers: weakref.WeakSet[RecoverableProducer] = weakref.WeakSet()

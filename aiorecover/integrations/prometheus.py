@@ -35,7 +35,7 @@ def watch(producer: RecoverableProducer, registry: CollectorRegistry = REGISTRY)
 
 
 class ProducerCollector(Collector):
-    """What a registry asks at a scrape; `watch` adds to its ``producers``."""
+    """A registry asks it at a scrape; `watch` adds to its ``producers``."""
 
     def __init__(self) -> None:
         self.producers: weakref.WeakSet[RecoverableProducer] = weakref.WeakSet()

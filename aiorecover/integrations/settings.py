@@ -115,7 +115,7 @@ class ProducerSettings(BaseSettings):
         raise ConfigError(f"the settings are wrong: {wrong}")  # beyond the block: what was caught holds the values
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What is set; secrets as asterisks."""
+        """Yield the options that are set; secrets as asterisks."""
         return ((name, getattr(self, name)) for name in sorted(self.model_fields_set))
 
     @classmethod
@@ -147,9 +147,8 @@ class ProducerSettings(BaseSettings):
         }
 
     def _context(self) -> ssl.SSLContext:
-        password = (
-            "" if self.ssl_password is None else self.ssl_password.get_secret_value()
-        )  # None: OpenSSL asks for it
+        secret = self.ssl_password
+        password = "" if secret is None else secret.get_secret_value()  # with None, OpenSSL would ask for it
         try:
             return create_ssl_context(
                 cafile=self.ssl_cafile, certfile=self.ssl_certfile, keyfile=self.ssl_keyfile, password=password

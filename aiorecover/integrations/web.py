@@ -1,4 +1,4 @@
-"""What web services of every framework need: a producer for the time that they serve, and the answers to probes."""
+"""All web frameworks share this: a producer for the time that a service runs, and the answers to probes."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,7 +11,7 @@ from aiorecover.config import Options
 __all__ = ["NOT_ACCEPTED", "RETRY_AFTER_S", "TRY_AGAIN", "Lifespan", "lifespan", "live", "producer_of", "ready"]
 
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
-"""What an application calls with itself; it serves until the context ends."""
+"""An application calls it with itself, and serves until the context ends."""
 
 NOT_ACCEPTED: Final = (WalFullError, ClosedError)  # nothing was stored: the client may send it again
 RETRY_AFTER_S: Final = 10  # a full ring has room again within a second of Kafka's return, a restart takes seconds

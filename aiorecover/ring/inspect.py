@@ -174,7 +174,7 @@ class _Parents:
 
 
 def _batches(opened: _Opened, place: int, head: SegmentHead) -> list[Found]:
-    """Return the batches of a segment; what the owner changes while it is read is read again, at one go."""
+    """Return the batches of a segment; read it again, at one go, where its owner changes it meanwhile."""
     found: list[Found] = []
     for attempt in range(READS):
         data = opened.read(place, head.size) if attempt else None

@@ -53,7 +53,7 @@ def scraped(registry: CollectorRegistry) -> Samples:
 
 
 def said(producer: RecoverableProducer, statistics: Statistics) -> Samples:
-    """What the samples of a producer have to be."""
+    """Return the samples that a producer has to have."""
     path = ("wal_path", str(producer.wal_path))
     return {
         (metric.prometheus_name, frozenset({path, *labels.items()})): value

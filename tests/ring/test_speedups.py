@@ -148,7 +148,7 @@ class Store(Rig):
         self.known.full = not self.known.full
 
     def state(self) -> object:
-        """What the next record depends on."""
+        """Return the state that the next record depends on."""
         names = ("position", "limit", "index", "commit", "bias", "stamp", "prefix", "free_from")
         cursors = [cursor for lane in self.ring.lanes.values() for cursor in (lane.published, lane.rewritten)]
         return [
@@ -376,7 +376,7 @@ def test_nothing_is_kept_whatever_fails(tmp_path: Path) -> None:
 
 
 def measured(work: Callable[[], None], watched: list[Any]) -> tuple[int, list[int]]:
-    """What so many rounds add to the blocks in use, and to the references to objects."""
+    """Return how many blocks of memory, and references to each object, so many rounds add."""
     gc.collect()
     blocks, references = sys.getallocatedblocks(), [sys.getrefcount(one) for one in watched]
     for _ in range(ROUNDS):
