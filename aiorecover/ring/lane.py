@@ -268,7 +268,7 @@ class Lane:
         self.loaded = 0  # of these, the published ones
         self.later: deque[Segment] = deque()  # published batches without objects lie here, after those of the queue
         self.segments = 0  # that belong to the lane
-        self.held = 0  # bytes of them
+        self.held = 0  # bytes of them, but for those whose batches are all done
         self.earlier = 0  # of these, the ones that earlier lives took
         self.touched_at = 0.0
 

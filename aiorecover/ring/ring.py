@@ -246,7 +246,6 @@ class Ring:
             region.hot -= 1
         region.used -= 1
         segment.lane.segments -= 1
-        segment.lane.held -= segment.size
         segment.lane.earlier -= segment.earlier
         self.used -= segment.size
         if segment.earlier:  # how much of it has disk space is not known
@@ -338,6 +337,7 @@ class Ring:
     def park(self, segment: Segment) -> None:
         """Keep a segment until what made its batches done is durable."""
         self.parked.append(segment)
+        segment.lane.held -= segment.size
         if self.used + segment.size > self.limits.max_bytes:
             self.want_flush()
 

@@ -74,6 +74,21 @@ def test_segments_are_reused_only_after_a_flush_that_began_when_all_was_done(tmp
         _publish_much(rig)
 
 
+def test_what_a_lane_holds_is_what_is_not_done_before_any_flush(tmp_path: Path) -> None:
+    """Else dead letters that were purged would still halt lanes until the next flush, also after a start."""
+    with Rig(tmp_path, limits=Limits(LIMIT, 0, 2048)) as rig:
+        _fill(rig)
+        lane = rig.ring.lane("topic", 0)
+        assert lane.held == LIMIT
+        rig.numbers()
+        assert lane.held == rig.ring.geometry.small, "the segment that is written to"
+    with Rig(tmp_path, limits=Limits(LIMIT, 0, 2048)) as rig:
+        lane = rig.ring.lane("topic", 0)
+        assert (lane.segments > 1, lane.held) == (True, 0)
+        rig.flush()
+        assert lane.segments == 0
+
+
 def _publish_much(rig: Rig) -> None:
     for number in range(100):
         rig.publish(number, size=500)
