@@ -1,8 +1,8 @@
 /* The twin of aiorecover/ring/writer.py in C: the same bytes, the same order of stores, the same errors.
 
    The usual path is all C: a lane that is known, a value of bytes, no headers, no note, room in the batch. What is rare
-   is left to the Python code: `find`, `set_time`, `make_room` and `add_note` of a Cursor, `encode_headers`, `id_prefix`,
-   and `moved` for what is damaged.
+   is left to the Python code: `find`, `set_time` without a batch, `make_room` and `add_note` of a Cursor,
+   `encode_headers`, `id_prefix`, and `moved` for what is damaged. `Acceptor` is the same for the producer's `_store`.
 
    State stays where it is. The attributes of a Cursor are Python objects in its slots, and are read and replaced there
    at the offsets that the descriptors of the slots name: a cursor of the Python writer and of this one are the same.
@@ -30,6 +30,8 @@
 #define FIELDS_LEAST 3  /* bytes of a record after its index: key, value and number of headers */
 #define THOUSAND 1000   /* sequences that have a prefix of the id in common */
 #define FIRST_SEQUENCE 1
+#define TIME_MOST (INT64_C(1) << 60)  /* ms: what is beyond it is left to Python, and no difference overflows */
+#define NS_PER_MS 1000000
 #define PIECES 8        /* that a record is put together from */
 
 /* -- what the Python code has ------------------------------------------------------------------------------------- */
@@ -342,13 +344,43 @@ static PyObject *look_up(Writer *self, PyObject *topic, PyObject *key, PyObject 
     return found;
 }
 
+/* A number that `name` of an object holds; -1 with an error where it is none. */
+static int64_t number_of(PyObject *object, int name)
+{
+    PyObject *found = PyObject_GetAttr(object, names[name]);
+    int64_t number = found == NULL ? -1 : PyLong_AsLongLong(found);
+    Py_XDECREF(found);
+    return number;
+}
+
+/* What `Cursor.set_time` does where a batch is open. */
+static int set_time_in_batch(PyObject *cursor, PyObject *batch, PyObject *timestamp, int64_t time)
+{
+    int64_t base = number_of(batch, BASE), latest = number_of(batch, LATEST);
+    if (PyErr_Occurred()) return -1;
+    unsigned char prefix[1 + VARINT_MOST] = {0};
+    PyObject *made = PyBytes_FromStringAndSize((char *)prefix, 1 + put_varint(prefix + 1, time - base));
+    if (made == NULL) return -1;
+    Py_XSETREF(SLOT(cursor, PREFIX), made);
+    Py_XSETREF(SLOT(cursor, STAMP), Py_NewRef(timestamp));
+    return time > latest ? PyObject_SetAttr(batch, names[LATEST], timestamp) : 0;
+}
+
 /* Have the cursor's prefix stand for the record's time. */
 static inline int set_time(PyObject *cursor, PyObject *timestamp)
 {
     PyObject *stamp = Py_XNewRef(SLOT(cursor, STAMP));
     int same = stamp == NULL ? 0 : PyObject_RichCompareBool(timestamp, stamp, Py_EQ);
     Py_XDECREF(stamp);
-    if (same == 0) same = drop(PyObject_CallMethodOneArg(cursor, names[SET_TIME], timestamp));
+    if (same == 0) {
+        PyObject *batch = Py_XNewRef(SLOT(cursor, BATCH));
+        int64_t time = PyLong_CheckExact(timestamp) ? PyLong_AsLongLong(timestamp) : -1;
+        if (time == -1) PyErr_Clear();  /* Python says what is wrong with it */
+        int open = batch != NULL && batch != Py_None && time >= 0 && time < TIME_MOST;
+        same = open ? set_time_in_batch(cursor, batch, timestamp, time)
+                    : drop(PyObject_CallMethodOneArg(cursor, names[SET_TIME], timestamp));
+        Py_XDECREF(batch);
+    }
     return same < 0 ? -1 : check_type(SLOT(cursor, PREFIX), &PyBytes_Type, "the cursor's prefix");
 }
 
@@ -460,6 +492,134 @@ static PyTypeObject writer_type = {
     .tp_dealloc = (destructor)writer_dealloc,
     .tp_methods = writer_methods,
     .tp_members = writer_members,
+};
+
+/* -- what a producer accepts -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    Writer *writer;
+    PyObject *encode, *otherwise;
+    unsigned long thread;
+    Py_ssize_t fits;                /* bytes of key and value that are not too large, whatever else there is */
+    int plain_values, plain_keys;   /* bytes go as they are: there is no serializer */
+    int turn;                       /* the record with each so-manieth sequence is left to `otherwise` */
+} Acceptor;
+
+enum { TOPIC, VALUE, KEY, PARTITION, TIMESTAMP, HEADERS, CONTEXT, SOURCE, NOW, ARGUMENTS };
+
+/* Whether a record is usual, as far as that is seen before its value is encoded. */
+static int takes(const Acceptor *self, PyObject *const *args)
+{
+    const Writer *writer = self->writer;
+    PyObject *key = args[KEY];
+    for (int number = PARTITION; number < NOW; number++) {
+        if (args[number] != Py_None) return 0;
+    }
+    return args[VALUE] != Py_None && PyLong_CheckExact(args[NOW])
+           && (key == Py_None || (self->plain_keys && (PyBytes_CheckExact(key) || PyUnicode_CheckExact(key))))
+           && (writer->thousands * THOUSAND + (unsigned)writer->low) % (unsigned)self->turn != 0
+           && PyThread_get_thread_ident() == self->thread;
+}
+
+/* Bytes of a key at the most: a character has four. */
+static Py_ssize_t key_most(PyObject *key)
+{
+    if (key == Py_None) return 0;
+    return 4 * (PyBytes_CheckExact(key) ? PyBytes_GET_SIZE(key) : PyUnicode_GET_LENGTH(key));
+}
+
+/* Do what `otherwise` does with a usual record: it gets all others. */
+static PyObject *acceptor_call(Acceptor *self, PyObject *const *args, size_t flags, PyObject *keywords)
+{
+    if (self->writer == NULL) return PyErr_Format(PyExc_RuntimeError, "the writer is gone");
+    if (PyVectorcall_NARGS(flags) != ARGUMENTS || keywords != NULL || !takes(self, args)) {
+        return PyObject_Vectorcall(self->otherwise, args, flags, keywords);
+    }
+    PyObject *value = args[VALUE], *receipt = NULL;
+    if (self->plain_values && PyBytes_CheckExact(value)) {
+        Py_INCREF(value);
+    }
+    else {
+        PyObject *given[] = {args[TOPIC], value, Py_None, args[KEY]};
+        value = PyObject_Vectorcall(self->encode, given, 4, NULL);
+        if (value == NULL) return NULL;
+    }
+    if (!PyBytes_CheckExact(value) || PyBytes_GET_SIZE(value) + key_most(args[KEY]) > self->fits) {
+        receipt = PyObject_Vectorcall(self->otherwise, args, flags, NULL);
+    }
+    else {
+        long long now = PyLong_AsLongLong(args[NOW]);
+        PyObject *timestamp = now == -1 && PyErr_Occurred() ? NULL : PyLong_FromLongLong(now / NS_PER_MS);
+        PyObject *given[] = {args[TOPIC], args[KEY], value, timestamp};
+        if (timestamp != NULL) receipt = writer_append(self->writer, given, 4);
+        Py_XDECREF(timestamp);
+    }
+    Py_DECREF(value);
+    return receipt;
+}
+
+static PyObject *acceptor_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *writer, *encode, *otherwise;
+    Py_ssize_t fits;
+    int plain_values, plain_keys, turn;
+    if (!PyArg_ParseTuple(args, "O!OOnppi:Acceptor", &writer_type, &writer, &encode, &otherwise, &fits, &plain_values,
+                          &plain_keys, &turn)) {
+        return NULL;
+    }
+    if (turn < 1) return PyErr_Format(PyExc_ValueError, "a turn has a record at least: turn=%d", turn);
+    Acceptor *self = (Acceptor *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    self->call = (vectorcallfunc)acceptor_call;
+    self->writer = (Writer *)Py_NewRef(writer);
+    self->encode = Py_NewRef(encode);
+    self->otherwise = Py_NewRef(otherwise);
+    self->thread = PyThread_get_thread_ident();
+    self->fits = fits;
+    self->plain_values = plain_values;
+    self->plain_keys = plain_keys;
+    self->turn = turn;
+    return (PyObject *)self;
+}
+
+static int acceptor_traverse(Acceptor *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->writer);
+    Py_VISIT(self->encode);
+    Py_VISIT(self->otherwise);
+    return 0;
+}
+
+static int acceptor_clear(Acceptor *self)
+{
+    Py_CLEAR(self->writer);
+    Py_CLEAR(self->encode);
+    Py_CLEAR(self->otherwise);
+    return 0;
+}
+
+static void acceptor_dealloc(Acceptor *self)
+{
+    PyObject_GC_UnTrack(self);
+    acceptor_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyTypeObject acceptor_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "aiorecover._speedups.Acceptor",
+    .tp_doc = PyDoc_STR("Acceptor(writer, encode, otherwise, fits, plain_values, plain_keys, turn, /)\n--\n\n"
+                        "What the producer's `_store`, which is `otherwise`, does with a usual record, in this thread."),
+    .tp_basicsize = sizeof(Acceptor),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Acceptor, call),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = acceptor_new,
+    .tp_traverse = (traverseproc)acceptor_traverse,
+    .tp_clear = (inquiry)acceptor_clear,
+    .tp_dealloc = (destructor)acceptor_dealloc,
 };
 
 /* -- records of another batch ------------------------------------------------------------------------------------- */
@@ -602,9 +762,9 @@ static int find_python_code(void)
 
 PyMODINIT_FUNC PyInit__speedups(void)
 {
-    if (find_python_code() < 0 || PyType_Ready(&writer_type) < 0) return NULL;
+    if (find_python_code() < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddObjectRef(module, "Writer", (PyObject *)&writer_type) < 0) {
+    if (module != NULL && (PyModule_AddType(module, &writer_type) < 0 || PyModule_AddType(module, &acceptor_type) < 0)) {
         Py_CLEAR(module);
     }
     return module;

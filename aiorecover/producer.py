@@ -10,7 +10,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import get_ident as _get_ident
 from types import TracebackType
@@ -40,6 +40,7 @@ from aiorecover.ring.format import State
 from aiorecover.ring.lane import DEAD
 from aiorecover.ring.notes import Note, encode_payload
 from aiorecover.ring.segments import Batch
+from aiorecover.ring.writer import accepting
 from aiorecover.runtime import Runtime
 from aiorecover.serialization import (
     ERROR_MOST,
@@ -102,19 +103,19 @@ class RecoverableProducer:
         self._config = Config.from_options(wal_dir, bootstrap_servers, options)
         self._encode_key = key_encoder(self._config.key_serializer)
         self._encode_value = value_encoder(self._config.value_serializer)
-        self._plain_value = bytes if self._config.value_serializer is None else None  # the type that goes as it is
-        self._serializes_keys = self._config.key_serializer is not None
+        self._plain_values = self._config.value_serializer is None  # bytes go as they are
+        self._plain_keys = self._config.key_serializer is None
         self._fits = self._config.max_request_size - RECORD_OVERHEAD
         self._always = self._config.fsync == "always"
         self._life = "created"
         self._runtime: Runtime | None = None
         self._opening: asyncio.Task[Runtime] | None = None
-        self._append: Any = self._refuse
+        self._accept: Callable[..., Receipt] = self._refuse  # `_store` while it runs, or its twin
         self._stopping: asyncio.Task[int] | None = None
         self._line = asyncio.Lock()  # callers that wait for room, first come, first served
         self._in_line = 0
         self._turn_ends = 0  # the next publish looks closer once the clock is past this
-        self._turn_calls = 0
+        self._turn_first = 0  # the sequence of the first record after the last turn
         self._thread = 0  # the loop's; another one would tear a batch
         self._sources: dict[TopicPartition, int] | None = None
         self.producer_id = ""
@@ -163,7 +164,10 @@ class RecoverableProducer:
         self._thread = _get_ident()
         runtime.start()
         self._life = "running"
-        self._append = runtime.writer.append
+        self._writer = runtime.writer
+        self._turn_first = self._writer.next_sequence()
+        plain = self._plain_values, self._plain_keys
+        self._accept = accepting(self._writer, self._wire_value, self._store, self._fits, *plain, TURN_CALLS)
         log.info("started path=%s producer_id=%s epoch=%d", runtime.directory.path, self.producer_id, self.epoch)
 
     async def stop(self, timeout_ms: int | None = None) -> int:
@@ -190,14 +194,14 @@ class RecoverableProducer:
                 self._opening.cancel()
             return 0
         if self._stopping is None and self._loop.is_closed():  # nothing of ours can run in it any more
-            self._life, self._append, self._turn_ends = "stopped", self._refuse, 0
+            self._life, self._accept, self._turn_ends = "stopped", self._refuse, 0
             return await asyncio.to_thread(runtime.abandon)
         if self._life != "stopped":
             self._refuse_elsewhere()
         self._refuse_in_callback("stop")
         if self._stopping is None:
             self._life = "stopping"
-            self._append, self._turn_ends = self._refuse, 0
+            self._accept, self._turn_ends = self._refuse, 0
             self._stopping = self._loop.create_task(runtime.stop(limit or 0.0), name="aiorecover-stop")
             self._stopping.add_done_callback(self._stopped)
         else:
@@ -272,7 +276,7 @@ class RecoverableProducer:
         receipt = None
         if not self._in_line:
             try:
-                receipt = self._store(topic, value, key, partition, timestamp_ms, headers, context, source, now)
+                receipt = self._accept(topic, value, key, partition, timestamp_ms, headers, context, source, now)
             except WalFullError:
                 if self._config.on_full != "wait":
                     raise
@@ -308,7 +312,7 @@ class RecoverableProducer:
         now = time.time_ns()
         if now > self._turn_ends:
             self._look(now)
-        return self._store(topic, value, key, partition, timestamp_ms, headers, context, source, now)
+        return self._accept(topic, value, key, partition, timestamp_ms, headers, context, source, now)
 
     def publish_threadsafe(
         self, topic: str, value: object = _MISSING, **fields: Unpack[Fields]
@@ -355,18 +359,19 @@ class RecoverableProducer:
         if _get_ident() != self._thread:
             self._refuse_thread()
         kind = type(key)
-        if key is not None and (self._serializes_keys or (kind is not bytes and kind is not str)):
+        if key is not None and not (self._plain_keys and (kind is bytes or kind is str)):
             key = self._encode_key(topic, key, headers)
-        data = value if type(value) is self._plain_value else self._wire_value(topic, value, headers, key)
+        data: Any = value
+        if type(value) is not bytes or not self._plain_values:
+            data = self._wire_value(topic, value, headers, key)
         if headers is not None or data is None or len(data) + (0 if key is None else UTF8_MOST * len(key)) > self._fits:
             self._refuse_too_large(topic, key, data, headers)
         timestamp_ms = now // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
         if context is None and source is None:
-            receipt: Receipt = self._append(topic, key, data, timestamp_ms, headers, partition)
+            receipt: Receipt = self._writer.append(topic, key, data, timestamp_ms, headers, partition)
         else:
             receipt = self._store_with_note(topic, key, data, timestamp_ms, headers, partition, context, source)
-        self._turn_calls += 1
-        if self._turn_calls >= TURN_CALLS:
+        if receipt.sequence % TURN_CALLS == 0:
             self._turn_ends = 0
         return receipt
 
@@ -403,7 +408,7 @@ class RecoverableProducer:
             raise EncodeError(f"{message} type={type(context).__qualname__} error={error!s:.{ERROR_MOST}}") from error
         if len(note) > CONTEXT_MOST:
             raise EncodeError(f"the context is too large: store it elsewhere bytes={len(note)} most={CONTEXT_MOST}")
-        receipt: Receipt = self._append(topic, key, data, timestamp_ms, headers, partition, note)
+        receipt: Receipt = self._writer.append(topic, key, data, timestamp_ms, headers, partition, note)
         if source is not None:
             self._get_runtime().ring.note_source(source, receipt.sequence, receipt._batch.segment)  # noqa: SLF001
         if raw is None:
@@ -440,8 +445,8 @@ class RecoverableProducer:
         """Let the rest of the loop run where callers have had it long enough, and look at the state."""
         if self._turn_ends == 0 or now > self._turn_ends:
             self._look(now)
-            if self._turn_calls:
-                self._turn_calls = 0
+            first, self._turn_first = self._turn_first, self._writer.next_sequence()
+            if self._turn_first > first:  # one that publishes now and then need not
                 await asyncio.sleep(0)
                 self._look(time.time_ns())
 
@@ -463,7 +468,7 @@ class RecoverableProducer:
                 while True:
                     self._look(time.time_ns())
                     try:
-                        return self._store(*record)
+                        return self._accept(*record)
                     except WalFullError as error:
                         last = error
                     await asyncio.sleep(ROOM_S)
@@ -733,7 +738,7 @@ class RecoverableProducer:
         return ClosedError(f"{reasons.get(self._life, 'the producer is stopped: make a new one')} state={self._life}")
 
     def _forked(self) -> None:
-        self._life, self._turn_ends, self._append = "forked", 0, self._refuse
+        self._life, self._turn_ends, self._accept = "forked", 0, self._refuse
 
     def _refuse(self, *_: Any) -> Any:
         raise self._closed_error()

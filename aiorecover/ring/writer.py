@@ -5,7 +5,8 @@
 
 One slice store, then one store of the batch's commit word: from there on the record is accepted (R5).
 
-`aiorecover/_speedups.c` is the twin in C: where it was built, `Writer` and `append_raw` are its own.
+`aiorecover/_speedups.c` is the twin in C: where it was built, `Writer` and `append_raw` are its own, and `accepting`
+puts its `Acceptor` before the producer's own Python.
 """
 
 from collections.abc import Callable
@@ -173,6 +174,27 @@ def _load_twin() -> Any:
         return None if environ.get("AIORECOVER_PURE_PYTHON") else import_module("aiorecover._speedups")
     except ImportError:
         return None
+
+
+def accepting(
+    writer: Any,
+    encode: Callable[..., bytes | None],
+    otherwise: Callable[..., Any],
+    fits: int,
+    plain_values: bool,  # noqa: FBT001 - told once
+    plain_keys: bool,  # noqa: FBT001
+    turn: int,
+) -> Callable[..., Any]:
+    """Return what accepts records in this thread: ``otherwise``, or its twin in C, which leaves to it what is rare.
+
+    Usual is: topic, value and key alone, the key as it is (``plain_keys``), the value of bytes as it is
+    (``plain_values``) or as ``encode(topic, value, None, key)`` makes it, both together not above ``fits`` bytes, and a
+    sequence that is no multiple of ``turn``.
+    """
+    if _twin is None or type(writer) is not _twin.Writer:
+        return otherwise
+    made: Callable[..., Any] = _twin.Acceptor(writer, encode, otherwise, fits, plain_values, plain_keys, turn)
+    return made
 
 
 PythonWriter, append_raw_in_python = Writer, append_raw

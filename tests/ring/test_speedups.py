@@ -345,6 +345,7 @@ def test_nothing_is_kept_whatever_fails(tmp_path: Path) -> None:
         ]
         watched += [store.ring.lane("a", 0), store.ring.lane("a", 0).published, store.ring.lane("a", 0).rewritten]
         append_raw: Any = store.append_raw
+        accept = accepting(store, 1000)
         read_only = memoryview(bytes(8))
 
         def work() -> None:
@@ -361,6 +362,14 @@ def test_nothing_is_kept_whatever_fails(tmp_path: Path) -> None:
             with suppress(AssertionError):
                 append_raw(store.ring.lane("a", 0).rewritten, b"record", 0)
             store.do(plain)
+            for given in (key, {"a": 5}, None, "text", 0.5, bytes(2000)):
+                for others in (("a", given, key), ("a", given, None), ("a", given, 5), (5, given, key)):
+                    with suppress(*ERRORS):
+                        accept(*others, None, None, None, None, None, NOW_MS * 1_000_000)
+            bad: list[tuple[Any, ...]] = [(), (1,) * 9, ("a", key, key, *[None] * 5, 1 << 70)]
+            for wrong in bad:
+                with suppress(TypeError, OverflowError):
+                    accept(*wrong)
             cursor = store.ring.lane("a", 0).published
             good, cursor.words = cursor.words, read_only
             with suppress(BufferError):
@@ -373,6 +382,20 @@ def test_nothing_is_kept_whatever_fails(tmp_path: Path) -> None:
             if blocks < ROUNDS:
                 return
         raise AssertionError(f"blocks of memory stay in each round: {blocks=}")
+
+
+def accepting(store: Store, fits: int) -> Any:
+    """The twin of a producer's `_store` that refuses what is rare."""
+
+    def encode(_: str, value: object, *__: object) -> bytes:
+        if isinstance(value, float):
+            raise EncodeError("no form")
+        return repr(value).encode()
+
+    def otherwise(*_: object) -> None:
+        raise EncodeError("rare")
+
+    return writer.accepting(store.writer, encode, otherwise, fits, True, True, 7)
 
 
 def measured(work: Callable[[], None], watched: list[Any]) -> tuple[int, list[int]]:
@@ -389,12 +412,14 @@ def measured(work: Callable[[], None], watched: list[Any]) -> tuple[int, list[in
 def test_a_writer_that_nobody_holds_is_collected() -> None:
     class Finder:
         made: Any = None
+        accept: Any = None
 
-        def __call__(self, *_: object) -> None:
+        def __call__(self, *_: object) -> Any:
             pass
 
     finder = Finder()
     finder.made = functions_of("C")[0]("id", 1, finder)
+    finder.accept = writer.accepting(finder.made, finder, finder, 1000, True, True, 7)
     finder.made.lanes["topic"] = {b"key": finder}
     gone = weakref.ref(finder)
     del finder
