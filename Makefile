@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench prove clean python
+.PHONY: help demo test check docs bench prove clean python
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -43,6 +43,9 @@ check: $(VENV)/dev.stamp  ## style, format and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy $(SOURCES)
+
+docs: $(VENV)/dev.stamp  ## the site, into build/docs
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --builder html docs build/docs
 
 bench: $(VENV)/dev.stamp  ## measure, side by side with the alternatives
 	@$(BIN)/python -m tests.support.broker

@@ -1,5 +1,7 @@
 """Every error that aiorecover raises, in one tree.
 
+::
+
     RecoverError
     ├── ConfigError(ValueError)             the options are wrong: mend them, nothing was started
     ├── ClosedError                         not started, stopped, or a forked child
