@@ -26,10 +26,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check docs bench prove clean python
+.PHONY: help demo test test-quick check docs bench prove clean python
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(VENV)/demo.stamp  ## see it survive: no Java, no Docker, no Kafka needed
 	@$(BIN)/aiorecover demo $(ARGS)
@@ -38,6 +38,9 @@ test: $(VENV)/dev.stamp  ## all tests, against a real Kafka (Java 17 or newer, o
 	@$(BIN)/python -m tests.support.broker
 	@$(BIN)/python -m tests.spark.archive
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope $(ARGS)
+
+test-quick: $(VENV)/dev.stamp  ## what needs neither Java nor Docker: a minute
+	@$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/dev.stamp  ## style, format and types
 	@$(BIN)/ruff check .

@@ -18,7 +18,7 @@ from xdist.remote import Producer
 from aiorecover import log
 from tests.support.broker import BrokerUnavailableError, Cluster, TopicFactory, choose_cluster
 from tests.support.jars import JarsError, spark_jars
-from tests.support.sharing import Sharing, give_time, give_way
+from tests.support.sharing import Sharing, give_time, give_way, is_quick
 
 _SIZES = {"kafka": 1, "kafka3": 3}
 _KERNEL = "Skipped: this kernel "  # what a machine does not grant (mounts, FUSE) cannot be installed
@@ -79,6 +79,10 @@ def _started(name: str, config: pytest.Config) -> Iterator[Cluster]:
         del config.stash[_CLUSTERS][name]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only tests that start neither Kafka nor Spark: a minute")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_CLUSTERS] = {}
     give_way(config)
@@ -91,6 +95,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     give_time(config, items)
+    if config.getoption("quick"):
+        items[:] = [item for item in items if is_quick(item.nodeid.partition("::")[0])]
 
 
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:

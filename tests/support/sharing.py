@@ -24,12 +24,14 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-__all__ = ["Sharing", "give_time", "give_way", "is_for_the_patient", "is_patient"]
+__all__ = ["Sharing", "give_time", "give_way", "is_for_the_patient", "is_patient", "is_quick"]
 
 _REPOSITORY = Path(__file__).parents[2]
 _CRASHES, _BROKERS, _SPARK = "tests/crash/", "brokers", "tests/spark/"
+_PROGRAMS = ("tests/benchmarks/", "tests/cli/", "tests/docs/", "tests/examples/", "tests/faults/", "tests/model/")
 _OF_THEIR_OWN = "tests/support/"  # what is in here starts brokers of its own
 _TAKES_ONE = re.compile(r"\bkafka3?: (Kafka)?Cluster\b")  # as an argument of a test or a fixture
+_KNOWS_BROKERS = re.compile(r"^from tests\.support\.(broker|secured)\b", re.MULTILINE)
 _WAITS = re.compile(r"^(?:import|from) (?:asyncio|signal|subprocess|threading|time|tests\.(?!support))\b", re.MULTILINE)
 _PATIENT_FROM = 3  # processes
 _LESS_URGENT = 3  # half of what others get who want the same processor: Spark is long, and must not come last
@@ -96,6 +98,12 @@ def give_time(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
 def is_for_the_patient(scope: str) -> bool:
     """Whether it is for the patient one: Spark's, or a file whose tests wait for nobody and look at no clock."""
     return _is_spark(scope) or (scope not in (_CRASHES, _BROKERS) and _WAITS.search(_text(scope)) is None)
+
+
+@cache
+def is_quick(file: str) -> bool:
+    """Whether the tests of a file start no Java, and no other program that takes long."""
+    return not file.startswith((_CRASHES, _SPARK, *_PROGRAMS)) and _KNOWS_BROKERS.search(_text(file)) is None
 
 
 @cache
