@@ -41,7 +41,7 @@ from aiorecover.ring.lane import DEAD
 from aiorecover.ring.notes import Note, encode_payload
 from aiorecover.ring.segments import Batch
 from aiorecover.ring.writer import accepting
-from aiorecover.runtime import Runtime
+from aiorecover.runtime import Runtime, let_go
 from aiorecover.serialization import (
     ERROR_MOST,
     check_partition,
@@ -144,10 +144,11 @@ class RecoverableProducer:
         self._life = "starting"
         self._loop = asyncio.get_running_loop()
         _STARTED.add(self)
+        self._opening = self._loop.create_task(Runtime.open(self._config), name="aiorecover-open")
         try:
-            self._opening = self._loop.create_task(Runtime.open(self._config), name="aiorecover-open")
             runtime = await self._opening
         except BaseException as error:
+            self._opening.add_done_callback(let_go)  # cancelled in the turn in which it was opened
             if self._life == "starting":
                 self._life = "created"
             elif isinstance(error, asyncio.CancelledError) and not _is_cancelled():  # `stop` did that

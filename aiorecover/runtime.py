@@ -75,7 +75,7 @@ class Runtime:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_let_go)  # the thread goes on
+            opening.add_done_callback(let_go)  # the thread goes on
             raise
 
     @classmethod
@@ -283,7 +283,7 @@ class Runtime:
         return max(0.0, time.time() - min(accepted)) if accepted else None
 
 
-def _let_go(opening: "asyncio.Future[Runtime]") -> None:
+def let_go(opening: "asyncio.Future[Runtime]") -> None:
     """Close a directory whose caller was cancelled while it was opened."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().ring.close()

@@ -208,6 +208,22 @@ async def test_start_cancelled_at_each_of_its_waits_lets_go_and_can_be_called_ag
     await each_time(scenario)
 
 
+async def test_start_cancelled_as_its_last_wait_ends_lets_go_of_the_directory(tmp_path: Path) -> None:
+    before = Census(tmp_path)
+    producer = made(tmp_path, NOWHERE, stop_timeout_ms=0)
+    starting = asyncio.create_task(producer.start())
+    await asyncio.sleep(0)
+    (opening,) = (task for task in asyncio.all_tasks() if task.get_name() == "aiorecover-open")
+    while not opening.done():  # noqa: ASYNC110 - the very turn counts
+        await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await nothing_is_left(before)
+    async with producer:
+        assert producer.wal_path == tmp_path / "0"
+
+
 async def test_a_stop_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
     before = Census(tmp_path)
     producer = made(tmp_path / "wal", NOWHERE)
