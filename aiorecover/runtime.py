@@ -159,8 +159,8 @@ class Runtime:
         except (TimeoutError, Exception) as error:  # noqa: BLE001 - what is left is delivered after the next start
             log.debug("stop_incomplete not everything was delivered in time error=%r", error)
         self._stopping = None
-        if letting_go is not None:
-            await letting_go
+        if letting_go is not None:  # where the disk hangs, it lets go once that answers
+            await asyncio.wait({letting_go}, timeout=CLOSE_S)
         return await self.close()
 
     def hurry(self, limit_s: float) -> None:

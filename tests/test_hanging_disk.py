@@ -100,3 +100,25 @@ async def test_publishing_and_delivery_go_on_and_stop_ends_in_its_time(tmp_path:
         async with asyncio.timeout(HANG):
             assert await producer.stop() == 0
         disk.answer()
+
+
+async def test_stop_ends_in_its_time_while_a_directory_is_being_adopted(tmp_path: Path, disk: Disk) -> None:
+    async with RecoverableProducer(tmp_path / "old", bootstrap_servers=NOWHERE, stop_timeout_ms=0) as gone:
+        await gone.publish("t", b"0")
+    with MockCluster() as cluster:
+        cluster.create_topic("t")
+        options: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "stop_timeout_ms": 0}
+        producer = RecoverableProducer(tmp_path / "wal", adoption_grace_ms=0, **options)
+        await producer.start()
+        await (await producer.publish("t", b"1")).delivered(HANG * 1000)  # connected by then
+        before = Census(tmp_path)
+        disk.hang()
+        (tmp_path / "old" / "0").rename(tmp_path / "wal" / "gone")
+        await until(lambda: any(task.get_name() == "aiorecover-adoption" for task in asyncio.all_tasks()))
+        async with asyncio.timeout(HANG):
+            assert await producer.stop() == 0
+        disk.answer()
+        await until(lambda: before.left_since() == [])
+        async with RecoverableProducer(tmp_path / "wal", instance="gone", **options) as again:
+            await again.flush(HANG * 1000)
+            assert again.statistics().delivered == 1
