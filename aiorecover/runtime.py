@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 from aiorecover.adoption import Adoption
@@ -174,13 +175,21 @@ class Runtime:
         if self._recovery is not None:  # only then is known what is left
             await asyncio.wait({self._recovery}, timeout=CLOSE_S)
         self.ring.closing = True
-        await cancel_all(self._tasks)
-        if self.manifests is not None:
-            await self.manifests.finish()
-        await self.delivery.stop()
+        async with AsyncExitStack() as steps:  # from the last one up, each whatever the others raise
+            steps.push_async_callback(self._close_ring)
+            steps.callback(self._seal_all)
+            steps.push_async_callback(self.delivery.stop)
+            if self.manifests is not None:
+                steps.push_async_callback(self.manifests.finish)
+            steps.push_async_callback(cancel_all, self._tasks)
+        return self._left()
+
+    def _seal_all(self) -> None:
         for lane in list(self.ring.lanes.values()):
             lane.give_back()
-        left = self._left()
+
+    async def _close_ring(self) -> None:
+        """Flush once more, and let go of the files, unless a thread still works on them."""
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self.keeper.stop()
@@ -190,7 +199,6 @@ class Runtime:
             await asyncio.to_thread(self.ring.close)
         else:  # a thread hangs in a call to the disk: the file must stay what it is, and its lock ours
             log.warning("stop_unclosed the disk does not answer: the directory is let go when the process ends")
-        return left
 
     def abandon(self) -> int:
         """Let go of the directory after the event loop has ended; the number of records left in the ring. Blocks."""

@@ -13,8 +13,10 @@ import pytest
 from aiokafka.errors import KafkaTimeoutError
 
 from aiorecover import ClosedError, DeliveryPendingError, RecoverableProducer
+from aiorecover.manifests import Manifests
 from aiorecover.testing import MockClusterProcess
 from tests.support.census import Census
+from tests.support.eventually import until
 from tests.support.frozen import freeze
 from tests.support.oracle import read_topic
 from tests.support.silence import complaints
@@ -222,6 +224,26 @@ async def test_a_caller_of_stop_that_is_cancelled_leaves_the_stop_going_on(tmp_p
         async with asyncio.timeout(HANG):
             assert await scene.producer.stop() == 1
         assert scene.before.left_since() == []
+
+
+@pytest.mark.asyncio
+async def test_a_stop_one_step_of_which_fails_raises_that_and_lets_go_of_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_: Manifests) -> None:
+        raise RuntimeError("a fault of ours")
+
+    before = Census(tmp_path)
+    producer = RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE, audit_topic="audit", **QUICK)
+    await producer.start()
+    await producer.publish(TOPIC, b"v")
+    monkeypatch.setattr(Manifests, "finish", fails)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        await producer.stop(timeout_ms=0)
+    assert before.left_since() == []
+    async with RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE, **QUICK) as following:
+        assert following.wal_path == producer.wal_path
+        await until(lambda: following.statistics().recovered == 1)
 
 
 def test_a_loop_that_ends_without_a_stop_is_silent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
