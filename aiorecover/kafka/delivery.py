@@ -210,6 +210,10 @@ class Delivery:
 
     def hold_for_gate(self, lane: DeliveryLane) -> None:
         """Wait until the topic's older records have their partitions (R9)."""
+        older = lane.topic.unassigned
+        if older is not None and older.state is Lanes.HALTED:
+            self.rewriter.halt(lane, "older records of the topic have no partition, and the disk has failed")
+            return
         self._hold(lane)
         self._gated[lane] = None
 

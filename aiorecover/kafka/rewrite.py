@@ -90,11 +90,8 @@ class Rewriter:
     def assign(self, topic: Topic) -> None:
         """Move a topic's unassigned records to the lanes of their partitions; returns at once."""
         lane = topic.unassigned
-        if lane is None or lane.state is State.HELD or self.is_assigning(topic) or self.ring.recovering:
+        if lane is None or lane.state is not State.IDLE or self.is_assigning(topic) or self.ring.recovering:
             return  # held: its oldest batch becomes dead letters, then `Router.go_on` asks again
-        if self.ring.flusher.failed is not None:
-            topic.error = f"records wait for the next start: {self.ring.flusher.failed} topic={topic.name}"
-            return
         self._assigning.add(topic)
         self.delivery.spawn(self._assign(topic), "aiorecover-assign")
 
@@ -120,8 +117,8 @@ class Rewriter:
                     topic.error = f"records wait: {error} topic={topic.name}"
                     await asyncio.sleep(FULL_PAUSE_S)
                 except WalIOError as error:
-                    topic.error = f"records wait for the next start: {error} topic={topic.name}"
-                    return
+                    self.halt(lane, f"the disk has failed: {error}")
+                    break
                 else:
                     topic.error = None
                 self.delivery.open_gate(topic)
@@ -272,6 +269,8 @@ class Rewriter:
 
     async def _lay_out_all(self, parents: list[Batch], choose: Choose, reason: str | None) -> list[_Laid]:
         """Write the children, and make them durable; where that fails, they are void."""
+        if self.ring.flusher.failed is not None:
+            raise self.ring.flusher.failed
         made = [_Laid(parent, [], []) for parent in parents]
         try:
             for laid in made:

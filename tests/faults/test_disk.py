@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from aiorecover import PermanentDeliveryError, RecoverableProducer, WalFullError, WalIOError
+from aiorecover import DeliveryError, PermanentDeliveryError, RecoverableProducer, WalFullError, WalIOError
 from aiorecover.ring.files import Files
+from aiorecover.testing import MockCluster
 from tests.faults.scene import play, small_disk
 from tests.kafka.test_delivery import NOBODY, WITHIN_MS, Published, perfect
 from tests.kafka.victim import Disk
@@ -165,6 +167,53 @@ async def test_a_record_that_kafka_refuses_on_a_failed_disk_halts_its_lane_and_t
         await producer.flush(WITHIN_MS)
         assert producer.statistics().dead_lettered == 1
     perfect(await published.judged(kafka, name))
+
+
+class HangingFiles(FailingFiles):
+    """A disk on which a flush waits until it is known whether it is broken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = threading.Event()
+        self.known.set()
+
+    def flush(self, fd: int) -> None:
+        assert self.known.wait(60)
+        super().flush(fd)
+
+
+@pytest.mark.asyncio
+async def test_records_that_have_no_partition_on_a_failed_disk_halt_and_whoever_waits_for_them_hears_of_it(
+    tmp_path: Path,
+) -> None:
+    files, values = HangingFiles(), [b"%d" % number for number in range(20)]
+    with MockCluster() as cluster:
+        for name in ("known", "new"):
+            cluster.create_topic(name, partitions=2)
+        options: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "fsync_interval_ms": 60_000}
+        async with RecoverableProducer(Disk(str(tmp_path), files), stop_timeout_ms=500, **options) as producer:
+            await (await producer.publish("known", b"v")).delivered(WITHIN_MS)
+            cluster.broker_down()
+            receipts = [await producer.publish("new", value, key=b"k") for value in values[:10]]
+            files.known.clear()  # the flush of the rewriting hangs
+            cluster.broker_up()
+            await producer.partitions_for("new")
+            receipts += [await producer.publish("new", value, key=b"k") for value in values[10:]]
+            await producer.publish("known", b"v")
+            files.broken = True
+            files.known.set()
+            async with asyncio.timeout(WITHIN_MS / 1000):
+                with pytest.raises(PermanentDeliveryError, match="the disk has failed"):
+                    await producer.flush()
+                for receipt in receipts:
+                    with pytest.raises(DeliveryError, match="the disk has failed"):
+                        await receipt.delivered()
+            found = producer.statistics()
+            assert (found.delivered, found.pending, found.state) == (2, 20, "failed")
+        files.broken = False
+        async with RecoverableProducer(tmp_path, **options) as producer:
+            await producer.flush(WITHIN_MS)
+        assert [record.value for record in await read_topic(cluster.bootstrap_servers, "new")] == values
 
 
 async def _publish_on(producer: RecoverableProducer, published: Published, name: str) -> None:
