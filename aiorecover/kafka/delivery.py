@@ -109,11 +109,11 @@ class Delivery:
         """The loop's time, in seconds."""
         return asyncio.get_running_loop().time()
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run ``work`` beside the rest; its failure stops delivery."""
+    def spawn(self, work: Coroutine[Any, Any, None], name: str, *, vital: bool = True) -> asyncio.Task[None]:
+        """Run ``work`` beside the rest; the failure of what is ``vital`` stops delivery."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._ended if vital else self._tasks.discard)
         return task
 
     async def in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:

@@ -194,10 +194,7 @@ class Rewriter:
             WalIOError: the disk has failed.
 
         """
-        if self.ring.flusher.failed is not None:
-            self.taking_out.release()
-            raise self.ring.flusher.failed
-        task = self.delivery.spawn(self._take_out(gone), "aiorecover-dead-letters")
+        task = self.delivery.spawn(self._take_out(gone), "aiorecover-dead-letters", vital=False)
         task.add_done_callback(lambda _: self.taking_out.release())
         try:
             await asyncio.shield(task)

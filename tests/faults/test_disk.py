@@ -14,7 +14,7 @@ import pytest
 
 from aiorecover import DeliveryError, PermanentDeliveryError, RecoverableProducer, WalFullError, WalIOError
 from aiorecover.ring.files import Files
-from aiorecover.testing import MockCluster
+from aiorecover.testing import ApiKey, MockCluster
 from tests.faults.scene import play, small_disk
 from tests.kafka.test_delivery import NOBODY, WITHIN_MS, Published, perfect
 from tests.kafka.victim import Disk
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.timeout(120)
 
 DISK = 24 << 20  # bytes
 LIMIT = 2 * DISK  # of the ring
+INVALID_RECORD = 87  # Kafka's code
 FEW = 64 << 10  # bytes: a start needs some for its checkpoint
 OPTIONS: dict[str, Any] = {"wal_max_bytes": LIMIT, "wal_min_free_bytes": 0, "stop_timeout_ms": 500}
 
@@ -167,6 +168,37 @@ async def test_a_record_that_kafka_refuses_on_a_failed_disk_halts_its_lane_and_t
         await producer.flush(WITHIN_MS)
         assert producer.statistics().dead_lettered == 1
     perfect(await published.judged(kafka, name))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("call", ["purge", "requeue"])
+async def test_dead_letters_that_cannot_be_taken_out_of_a_failed_disk_do_not_stop_delivery(
+    tmp_path: Path, call: str
+) -> None:
+    files = FailingFiles()
+    with MockCluster() as cluster:
+        for name in ("t", "away"):
+            cluster.create_topic(name)
+        options: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "fsync_interval_ms": 60_000}
+        async with RecoverableProducer(Disk(str(tmp_path), files), stop_timeout_ms=500, **options) as producer:
+            await producer.partitions_for("away")
+            letters = []
+            for value in (b"1", b"2"):
+                cluster.push_partition_errors("t", 0, ApiKey.PRODUCE, INVALID_RECORD)
+                letters.append(await producer.publish("t", value))
+                with pytest.raises(PermanentDeliveryError):
+                    await letters[-1].delivered(WITHIN_MS)
+            cluster.set_leader("away", 0, None)
+            waits = await producer.publish("away", b"v")
+            files.broken = True
+            with pytest.raises(WalIOError, match="check the disk"):
+                await getattr(producer.dead_letters, call)(letters[0].record_id)
+            cluster.set_leader("away", 0, 1)
+            await waits.delivered(WITHIN_MS)
+            assert producer.statistics().dead_letters == 2
+        files.broken = False
+        async with RecoverableProducer(tmp_path, **options) as producer:
+            assert await producer.dead_letters.purge("all") == 2
 
 
 class HangingFiles(FailingFiles):
