@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from aiorecover import RecoverableProducer, WalFullError
+from aiorecover.ring.files import Files
+from aiorecover.testing import MockCluster
+from tests.kafka.victim import Disk
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
 from tests.support.oracle import read_topic
@@ -155,3 +158,38 @@ async def test_an_outage_takes_no_file_descriptors_however_large_the_ring_become
             await producer.publish("t", bytes(200_000))
         assert producer.statistics().bytes_used >= 1000 * 200_000
         assert len(list(Path("/proc/self/fd").iterdir())) <= before + 5  # a connection or two that is being tried
+
+
+class Full(Files):
+    """A volume on which there is no room for the rest of a segment of 1 MiB, once it is full."""
+
+    full = False
+
+    def allocate(self, fd: int, offset: int, size: int) -> None:
+        if self.full and size > 300 << 10:
+            raise WalFullError("no room")
+        super().allocate(fd, offset, size)
+
+
+async def test_a_record_after_one_whose_note_found_no_room_is_delivered(tmp_path: Path) -> None:
+    """It finds a batch that was opened for the other one, while the batch before was in flight."""
+    files = Full()
+    with MockCluster() as cluster:
+        cluster.create_topic("t")
+        disk = Disk(str(tmp_path), files)
+        async with RecoverableProducer(disk, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+            await producer.partitions_for("t")
+            for number in range(40):
+                producer.publish_nowait("t", value(number))
+            await producer.flush(WITHIN_MS)
+            cluster.round_trip_ms(200)
+            before = producer.statistics()
+            receipt = producer.publish_nowait("t", b"in flight")
+            await until(lambda: producer.statistics().requests > before.requests)
+            files.full = True
+            with pytest.raises(WalFullError, match="no room"):
+                producer.publish_nowait("t", b"v", context=1)
+            assert producer.statistics().pending == 1
+            await receipt.delivered(WITHIN_MS)
+            files.full = False
+            await producer.publish_nowait("t", b"v").delivered(WITHIN_MS // 10)

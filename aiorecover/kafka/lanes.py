@@ -148,7 +148,7 @@ class DeliveryLane:
         """Return which of EMPTY, NEXT_OPEN and NEXT_SEALED the lane's contents are."""
         if self.stored.queue or self.stored.later:
             return Event.NEXT_SEALED
-        return Event.NEXT_OPEN if self.stored.published.index else Event.EMPTY
+        return Event.NEXT_OPEN if self.stored.published.batch is not None else Event.EMPTY
 
     def succeeded(self) -> None:
         """Something got through."""
