@@ -34,9 +34,9 @@ from aiorecover.errors import (
     WalIOError,
 )
 from aiorecover.kafka.delivery import Delivery
-from aiorecover.kafka.lanes import State as LaneState
+from aiorecover.kafka.lanes import LaneState
 from aiorecover.receipt import DeliveryReport, Receipt
-from aiorecover.ring.format import State
+from aiorecover.ring.format import BatchState
 from aiorecover.ring.lane import DEAD
 from aiorecover.ring.notes import Note, encode_payload
 from aiorecover.ring.segments import Batch
@@ -541,7 +541,7 @@ class RecoverableProducer:
                 self._refuse_halted(receipt, batch)
                 await self._get_delivery().waiters.wait_for(batch)
                 continue
-            if batch.state is not State.REPLACED:
+            if batch.state is not BatchState.REPLACED:
                 break
             batch, index = next(
                 (child, places.index(index)) for child, places in batch.children or () if index in places
@@ -551,7 +551,7 @@ class RecoverableProducer:
                     f"the record is a dead letter: {batch.error} record={receipt.record_id}",
                     persisted="not",
                 )
-        if batch.state is State.VOID:
+        if batch.state is BatchState.VOID:
             raise PermanentDeliveryError(f"the record was damaged on the disk record={receipt.record_id}")
         return DeliveryReport(
             topic=batch.lane.topic,

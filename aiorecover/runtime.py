@@ -12,7 +12,7 @@ from aiorecover.background import adopt_orphans, expire, watch_owner
 from aiorecover.config import Config
 from aiorecover.errors import ClosedError, DeliveryPendingError, RecoverError, WalError
 from aiorecover.kafka.delivery import Delivery, DeliveryOptions, cancel_all
-from aiorecover.kafka.lanes import State
+from aiorecover.kafka.lanes import LaneState
 from aiorecover.kafka.router import DEAD_TOPIC
 from aiorecover.manifests import Manifests
 from aiorecover.reporting import Reporter
@@ -274,7 +274,7 @@ class Runtime:
             callback_errors=0 if self.reporter is None else self.reporter.errors,
             lanes=len(lanes),
             lanes_in_trouble=sum(1 for lane in lanes if lane.error is not None),
-            lanes_halted=sum(1 for lane in lanes if lane.state is State.HALTED),
+            lanes_halted=sum(1 for lane in lanes if lane.state is LaneState.HALTED),
             directories_adopted=0 if self.adoption is None else self.adoption.directories,
             records_adopted=0 if self.adoption is None else self.adoption.records,
             cluster_id=ring.checkpoint.cluster_id,

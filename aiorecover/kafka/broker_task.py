@@ -13,7 +13,7 @@ from aiokafka import errors as kafka
 
 from aiorecover.errors import WalError
 from aiorecover.kafka.client import FAILURES
-from aiorecover.kafka.lanes import DeliveryLane, Event, State
+from aiorecover.kafka.lanes import DeliveryLane, Event, LaneState
 from aiorecover.kafka.outcomes import LOST, NOT_SENT, Action, Outcome, outcome_of
 from aiorecover.kafka.produce import Answers
 from aiorecover.ring.segments import Batch
@@ -89,7 +89,7 @@ class BrokerTask:
         """Look at a lane from now on."""
         self.lanes[lane] = None
         lane.task = self
-        if lane.state is State.SEALED or lane.due < self._sleeps_until:
+        if lane.state is LaneState.SEALED or lane.due < self._sleeps_until:
             self.wake.set()
 
     async def _run(self) -> None:
@@ -131,22 +131,22 @@ class BrokerTask:
         for lane in look.chosen:  # the others come first next time
             if lane in self.lanes:
                 self.lanes[lane] = self.lanes.pop(lane)
-        return [lane for lane in look.chosen if lane.state is State.SEALED and lane.head is not None], look.due
+        return [lane for lane in look.chosen if lane.state is LaneState.SEALED and lane.head is not None], look.due
 
     async def _consider(self, lane: DeliveryLane, look: _Look) -> None:
-        if lane.state is State.BACKING_OFF:
+        if lane.state is LaneState.BACKING_OFF:
             if lane.due > look.now:
                 look.later(lane.due)
                 return
             lane.step(Event.DUE)
         if not (lane.acknowledged or look.fresh):
             return
-        if lane.state is State.FILLING:
+        if lane.state is LaneState.FILLING:
             self._consider_open(lane, look)
             return
         await self.delivery.load(lane)
         batch = lane.head
-        if lane.state is State.SEALED and batch is not None and self._may_go(lane, batch):
+        if lane.state is LaneState.SEALED and batch is not None and self._may_go(lane, batch):
             look.go = True
             if look.takes(batch.size):
                 look.chosen.append(lane)
@@ -176,7 +176,7 @@ class BrokerTask:
         sealed = []
         for lane in lanes:
             cursor = lane.stored.published
-            if lane.state is State.FILLING and cursor.batch is not None and cursor.index:
+            if lane.state is LaneState.FILLING and cursor.batch is not None and cursor.index:
                 cursor.seal()  # `Router.ready` steps the lane
                 batch = lane.head
                 if batch is not None and self._may_go(lane, batch):

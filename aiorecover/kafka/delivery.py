@@ -11,8 +11,7 @@ from aiorecover.errors import DeliveryError, WalIOError
 from aiorecover.kafka.broker_task import BrokerTask
 from aiorecover.kafka.client import Client
 from aiorecover.kafka.connection import PAUSE_S, Connection
-from aiorecover.kafka.lanes import DeliveryLane, Event
-from aiorecover.kafka.lanes import State as Lanes
+from aiorecover.kafka.lanes import DeliveryLane, Event, LaneState
 from aiorecover.kafka.log_throttle import LogThrottle
 from aiorecover.kafka.outcomes import UNREAD, Action, Outcome, Persisted
 from aiorecover.kafka.produce import ProduceRequest, payload
@@ -21,7 +20,7 @@ from aiorecover.kafka.rewrite import FULL, Rewriter
 from aiorecover.kafka.router import Partitioner, Router, Topic
 from aiorecover.kafka.transactions import TransactionTask
 from aiorecover.kafka.waiters import Waiters
-from aiorecover.ring.format import State as Stored
+from aiorecover.ring.format import BatchState
 from aiorecover.ring.loading import IDENTITY_MS, read_ahead, take_ahead
 from aiorecover.ring.ring import Ring
 from aiorecover.ring.segments import Batch, store_all
@@ -204,14 +203,14 @@ class Delivery:
             finally:
                 del self._loading[lane]
                 loaded.set()
-            if lane.state is Lanes.SEALED and lane.contents() is not Event.NEXT_SEALED:
+            if lane.state is LaneState.SEALED and lane.contents() is not Event.NEXT_SEALED:
                 self.router.go_on(lane)
                 self.waiters.check()
 
     def hold_for_gate(self, lane: DeliveryLane) -> None:
         """Wait until the topic's older records have their partitions (R9)."""
         older = lane.topic.unassigned
-        if older is not None and older.state is Lanes.HALTED:
+        if older is not None and older.state is LaneState.HALTED:
             self.rewriter.halt(lane, "older records of the topic have no partition, and the disk has failed")
             return
         self._hold(lane)
@@ -248,7 +247,7 @@ class Delivery:
             return False
         if batch.identity is not None and self.ring.files.boot_ms() - batch.sent_at >= IDENTITY_MS:
             batch.identity = None
-        sent = batch.state is Stored.SENT and batch.identity is None
+        sent = batch.state is BatchState.SENT and batch.identity is None
         if not self.options.check or not (sent or not (batch.segment.trusted or lane.checked)):
             return False
         self._hold(lane)
@@ -325,7 +324,7 @@ class Delivery:
             if not number % turn:
                 await asyncio.sleep(0)
         if cold:
-            await self.in_thread(store_all, cold, Stored.SETTLED, self.ring.epoch)
+            await self.in_thread(store_all, cold, BatchState.SETTLED, self.ring.epoch)
         stored = set(map(id, cold))
         for lane, batch, _ in passed:
             self.finish(lane, batch, stored=id(batch) in stored)
@@ -334,7 +333,7 @@ class Delivery:
         """Settle a batch that is in Kafka, and go on."""
         if batch.kind == 0:
             self.delivered += batch.count
-        self.ring.finish(batch, Stored.SETTLED, stored=stored)
+        self.ring.finish(batch, BatchState.SETTLED, stored=stored)
         if lane.error is not None:
             self.throttle.over("delivery_failed", lane.stored, "the lane gets through again lane=%s", lane.stored)
         lane.succeeded()
@@ -347,7 +346,7 @@ class Delivery:
     def settle_found(self, lane: DeliveryLane, batch: Batch) -> None:
         """Settle a batch that was found in Kafka; the lane is held, and goes on later."""
         self.delivered += batch.count if batch.kind == 0 else 0
-        self.ring.finish(batch, Stored.SETTLED)
+        self.ring.finish(batch, BatchState.SETTLED)
         lane.acknowledged = True
         self.renew(lane)
 
@@ -434,10 +433,10 @@ class Delivery:
             if cursor.batch is not None and cursor.index and cursor.batch.accepted_at < moment:
                 cursor.seal()
             batch = lane.head
-            waits = lane.state in (Lanes.SEALED, Lanes.BACKING_OFF) or lane.topic.unassigned is lane
+            waits = lane.state in (LaneState.SEALED, LaneState.BACKING_OFF) or lane.topic.unassigned is lane
             unread = batch is None and bool(lane.stored.later)  # no broker's task has asked for it yet
             old = batch is not None and batch.accepted_at < moment
-            if waits and lane.state not in (Lanes.HELD, Lanes.HALTED) and (old or unread):
+            if waits and lane.state not in (LaneState.HELD, LaneState.HALTED) and (old or unread):
                 self._hold(lane)
                 self.spawn(self._expire(lane, moment), "aiorecover-expire")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiorecover.kafka.broker_task import BrokerTask
 
 
-class State(enum.Enum):
+class LaneState(enum.Enum):
     """Where a lane stands."""
 
     IDLE = enum.auto()  # nothing waits in it
@@ -43,42 +43,42 @@ class Event(enum.Enum):
     HALT = enum.auto()
 
 
-_FREE = (State.IDLE, State.FILLING, State.SEALED, State.IN_FLIGHT, State.BACKING_OFF, State.HELD)
+_FREE = tuple(state for state in LaneState if state is not LaneState.HALTED)
 
-TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[tuple[LaneState, Event], LaneState]] = MappingProxyType(
     {
-        (State.IDLE, Event.FILLED): State.FILLING,
-        (State.IDLE, Event.FULL): State.SEALED,
-        (State.FILLING, Event.FILLED): State.FILLING,
-        (State.FILLING, Event.FULL): State.SEALED,
-        (State.SEALED, Event.FILLED): State.SEALED,
-        (State.SEALED, Event.FULL): State.SEALED,
-        (State.SEALED, Event.SENT): State.IN_FLIGHT,
+        (LaneState.IDLE, Event.FILLED): LaneState.FILLING,
+        (LaneState.IDLE, Event.FULL): LaneState.SEALED,
+        (LaneState.FILLING, Event.FILLED): LaneState.FILLING,
+        (LaneState.FILLING, Event.FULL): LaneState.SEALED,
+        (LaneState.SEALED, Event.FILLED): LaneState.SEALED,
+        (LaneState.SEALED, Event.FULL): LaneState.SEALED,
+        (LaneState.SEALED, Event.SENT): LaneState.IN_FLIGHT,
         # while a batch is on its way, its successors fill up and are sealed
         **{
             (state, event): state
-            for state in (State.IN_FLIGHT, State.BACKING_OFF, State.HELD, State.HALTED)
+            for state in (LaneState.IN_FLIGHT, LaneState.BACKING_OFF, LaneState.HELD, LaneState.HALTED)
             for event in (Event.FILLED, Event.FULL)
         },
-        (State.IN_FLIGHT, Event.FAILED): State.BACKING_OFF,
-        (State.HELD, Event.FAILED): State.BACKING_OFF,
-        (State.BACKING_OFF, Event.DUE): State.SEALED,
-        **{(state, Event.HOLD): State.HELD for state in _FREE},
-        **{(state, Event.HALT): State.HALTED for state in (*_FREE, State.HALTED)},
+        (LaneState.IN_FLIGHT, Event.FAILED): LaneState.BACKING_OFF,
+        (LaneState.HELD, Event.FAILED): LaneState.BACKING_OFF,
+        (LaneState.BACKING_OFF, Event.DUE): LaneState.SEALED,
+        **{(state, Event.HOLD): LaneState.HELD for state in _FREE},
+        **{(state, Event.HALT): LaneState.HALTED for state in (*_FREE, LaneState.HALTED)},
         **{
             (state, event): target
             for state in _FREE
             for event, target in (
-                (Event.EMPTY, State.IDLE),
-                (Event.NEXT_OPEN, State.FILLING),
-                (Event.NEXT_SEALED, State.SEALED),
+                (Event.EMPTY, LaneState.IDLE),
+                (Event.NEXT_OPEN, LaneState.FILLING),
+                (Event.NEXT_SEALED, LaneState.SEALED),
             )
         },
     }
 )
 
 NO_LIMIT: Final = 1 << 62
-WAITING: Final = frozenset({State.FILLING, State.SEALED, State.BACKING_OFF})  # a broker task looks at these
+WAITING: Final = frozenset({LaneState.FILLING, LaneState.SEALED, LaneState.BACKING_OFF})  # a broker task looks at these
 
 
 class DeliveryLane:
@@ -116,7 +116,7 @@ class DeliveryLane:
 
     def __init__(self, stored: Lane, topic: Any) -> None:
         self.stored, self.topic = stored, topic
-        self.state = State.IDLE
+        self.state = LaneState.IDLE
         self.task: BrokerTask | None = None
         self.due = 0.0
         self.tries = 0

@@ -13,7 +13,7 @@ from aiokafka import errors as kafka
 
 from aiorecover.kafka.client import FAILURES
 from aiorecover.kafka.lanes import DeliveryLane
-from aiorecover.ring.format import State
+from aiorecover.ring.format import BatchState
 from aiorecover.ring.records import ID_NAME, DamagedRecordError, id_of, walk
 from aiorecover.ring.segments import Batch
 
@@ -69,16 +69,16 @@ class RecoveryCheck:
                 lane.checked = True
                 self.end_doubt(lane)
                 for batch in batches:
-                    if batch.state is State.SENT and batch.identity is None:
-                        batch.store(State.SEALED, self.delivery.ring.epoch)
+                    if batch.state is BatchState.SENT and batch.identity is None:
+                        batch.store(BatchState.SEALED, self.delivery.ring.epoch)
                 return True
         last = max((number for number, batch in enumerate(batches) if _ids(batch) & found), default=-1)
         lane.checked = last + 1 < len(batches)  # else those that come after are looked for, too
         for batch in batches[: last + 1]:
             self.delivery.settle_found(lane, batch)
         for batch in batches[last + 1 :]:
-            if batch.state is State.SENT and batch.identity is None:  # it is not there: sent anew
-                batch.store(State.SEALED, self.delivery.ring.epoch)
+            if batch.state is BatchState.SENT and batch.identity is None:  # it is not there: sent anew
+                batch.store(BatchState.SEALED, self.delivery.ring.epoch)
         self.end_doubt(lane)
         return True
 

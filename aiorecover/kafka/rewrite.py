@@ -26,11 +26,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorecover.errors import ClosedError, WalFullError, WalIOError
-from aiorecover.kafka.lanes import DeliveryLane, Event, State
+from aiorecover.kafka.lanes import DeliveryLane, Event, LaneState
 from aiorecover.kafka.outcomes import UNREAD
 from aiorecover.kafka.router import DEAD_TOPIC, PartitionerError, Topic
 from aiorecover.record_id import RECORD_ID_HEADER
-from aiorecover.ring.format import State as Stored
+from aiorecover.ring.format import BatchState
 from aiorecover.ring.lane import DEAD, VARINT_MOST, Lane, note_room
 from aiorecover.ring.notes import Note, encode_payload, read_notes
 from aiorecover.ring.records import decode, id_of, key_of, timestamp_delta, walk
@@ -90,7 +90,7 @@ class Rewriter:
     def assign(self, topic: Topic) -> None:
         """Move a topic's unassigned records to the lanes of their partitions; returns at once."""
         lane = topic.unassigned
-        if lane is None or lane.state is not State.IDLE or self.is_assigning(topic) or self.ring.recovering:
+        if lane is None or lane.state is not LaneState.IDLE or self.is_assigning(topic) or self.ring.recovering:
             return  # held: its oldest batch becomes dead letters, then `Router.go_on` asks again
         self._assigning.add(topic)
         self.delivery.spawn(self._assign(topic), "aiorecover-assign")
@@ -177,7 +177,7 @@ class Rewriter:
         """Whether an earlier life may have sent a batch."""
         if batch.epoch == self.ring.epoch or lane.stored.partition < 0 or self.delivery.options.transactional_id:
             return False  # in transactions, their number has said it
-        return batch.state is Stored.SENT or not (batch.segment.trusted or lane.checked)
+        return batch.state is BatchState.SENT or not (batch.segment.trusted or lane.checked)
 
     async def _is_known(self, lane: DeliveryLane) -> bool:
         """Settle what may have been persisted and is in Kafka (R11); False: it cannot be read now."""
@@ -210,9 +210,9 @@ class Rewriter:
             if len(ids) < number:
                 await self._leave_out(batch, ids)
                 continue
-            await self.delivery.in_thread(batch.store_word, Stored.SETTLED, self.ring.epoch)
-            batch.state = Stored.SETTLED
-            self.ring.finish(batch, Stored.SETTLED, stored=True)
+            await self.delivery.in_thread(batch.store_word, BatchState.SETTLED, self.ring.epoch)
+            batch.state = BatchState.SETTLED
+            self.ring.finish(batch, BatchState.SETTLED, stored=True)
 
     async def _leave_out(self, batch: Batch, ids: set[str]) -> None:
         gone: set[int] = set()
@@ -289,7 +289,7 @@ class Rewriter:
 
     def _store_replaced(self, parents: list[Batch]) -> None:
         for parent in parents:
-            parent.store_word(Stored.REPLACED, self.ring.epoch)
+            parent.store_word(BatchState.REPLACED, self.ring.epoch)
 
     def _take_place(self, laid: _Laid) -> None:
         """Put the children into their lanes; then callers that wait for a record may hear that it is a dead letter."""
@@ -300,8 +300,8 @@ class Rewriter:
         if laid.buried:
             self.delivery.dead_lettered += len(laid.buried)
             self.on_dead_letters(laid.buried)
-        parent.children, parent.state = list(laid.children), Stored.REPLACED
-        self.ring.finish(parent, Stored.REPLACED, stored=True)
+        parent.children, parent.state = list(laid.children), BatchState.REPLACED
+        self.ring.finish(parent, BatchState.REPLACED, stored=True)
 
     async def _lay_out(self, laid: _Laid, choose: Choose, reason: str | None) -> None:
         parent = laid.parent

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from aiorecover.errors import DeliveryError, EncodeError
-from aiorecover.kafka.lanes import WAITING, DeliveryLane, Event, State
+from aiorecover.kafka.lanes import WAITING, DeliveryLane, Event, LaneState
 from aiorecover.ring.lane import DEAD, UNASSIGNED, Lane
 from aiorecover.ring.records import NULL, murmur2, varint
 from aiorecover.ring.writer import Target
@@ -208,11 +208,11 @@ class Router:
         before = lane.state
         full = sealed or bool(stored.queue or stored.later)
         lane.step(Event.FULL if full else Event.FILLED)
-        if lane.state is before and before is not State.IDLE:
-            if lane.task is not None and full and lane.state is State.SEALED:
+        if lane.state is before and before is not LaneState.IDLE:
+            if lane.task is not None and full and lane.state is LaneState.SEALED:
                 lane.task.wake.set()
             return
-        if lane.state is State.FILLING:
+        if lane.state is LaneState.FILLING:
             lane.due = self.delivery.now() + self.delivery.linger_of(lane)
         self.place(lane)
 
@@ -252,10 +252,10 @@ class Router:
                 self.delivery.open_gate(lane.topic)
             return
         lane.step(lane.contents())
-        if lane.state is State.IDLE:
+        if lane.state is LaneState.IDLE:
             self.displace(lane)
             return
-        if lane.state is State.FILLING:
+        if lane.state is LaneState.FILLING:
             lane.due = self.delivery.now() + self.delivery.linger_of(lane)
         self.place(lane)
 

@@ -26,7 +26,7 @@ from aiokafka.protocol.transaction import (
 from aiorecover.errors import DeliveryError, WalDestinationError, WalError
 from aiorecover.kafka.broker_task import BrokerTask
 from aiorecover.kafka.client import FAILURES
-from aiorecover.kafka.lanes import DeliveryLane, Event, State
+from aiorecover.kafka.lanes import DeliveryLane, Event, LaneState
 from aiorecover.kafka.offset_fetch import UNSTABLE, StableOffsetFetch, answered
 from aiorecover.kafka.outcomes import LOST, NOT_SENT, Action, Outcome, Persisted, outcome_of
 from aiorecover.kafka.produce import ProduceRequest, payload
@@ -133,7 +133,7 @@ class TransactionTask(BrokerTask):
                     delivery.settle_found(lane, batch)
                 if not done:
                     break
-            if lane.state is State.SEALED:
+            if lane.state is LaneState.SEALED:
                 delivery.router.go_on(lane)
         delivery.waiters.check()
 
@@ -290,7 +290,7 @@ class TransactionTask(BrokerTask):
                 delivery.too_large(lane, batch, reason)
             elif refused is not None and lane is refused.lane and refused.outcome.action is Action.REFUSED:
                 delivery.refused(lane, batch, reason)
-            elif lane.state is State.IN_FLIGHT:
+            elif lane.state is LaneState.IN_FLIGHT:
                 delivery.failed(lane, Outcome(Action.RETRY, Persisted.NOT, reason))
 
     async def _ask(self, kind: CoordinationType, request: Any, codes_of: Callable[[Any], list[int]]) -> Any:

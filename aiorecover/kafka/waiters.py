@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aiorecover.errors import ClosedError, DeliveryError, PermanentDeliveryError
-from aiorecover.kafka.lanes import State
+from aiorecover.kafka.lanes import LaneState
 from aiorecover.ring.segments import Batch
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Waiters:
         if self._before(upto):
             await self._wait_until(upto)
         for stored, lane in self.delivery.router.lanes.items():
-            if lane.state is State.HALTED and (oldest := stored.oldest) and oldest < upto:
+            if lane.state is LaneState.HALTED and (oldest := stored.oldest) and oldest < upto:
                 raise PermanentDeliveryError(f"{lane.error} lane={stored}")
 
     async def _wait_until(self, upto: tuple[int, int]) -> None:
@@ -100,5 +100,5 @@ class Waiters:
 
     def _before(self, upto: tuple[int, int]) -> bool:
         lanes = self.delivery.router.lanes.items()
-        going = (stored.oldest for stored, lane in lanes if lane.state is not State.HALTED)
+        going = (stored.oldest for stored, lane in lanes if lane.state is not LaneState.HALTED)
         return self.delivery.ring.recovering or any(oldest < upto for oldest in going if oldest is not None)

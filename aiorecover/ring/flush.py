@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from aiorecover.errors import ClosedError, WalError, WalIOError
-from aiorecover.ring.format import SegmentKind, State
+from aiorecover.ring.format import BatchState, SegmentKind
 from aiorecover.ring.segments import Batch, Segment
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Flusher:
         job = Job(self.begun, started_at=ring.files.now_ms() // 1000)
         still: dict[Batch, None] = {}
         for batch in self.dirty:
-            if batch.state is State.OPEN:
+            if batch.state is BatchState.OPEN:
                 lane = batch.lane
                 cursor = lane.published if batch.segment.kind is SegmentKind.PUBLISHED else lane.rewritten
                 end, count, notes = cursor.progress()

@@ -68,8 +68,8 @@ class Geometry:
         return size in (self.small, self.large) or whole
 
 
-class State(enum.IntEnum):
-    """State of a batch; the last three are "done". Each value is what the low salt is combined with on disk."""
+class BatchState(enum.IntEnum):
+    """The state of a batch; the last three are "done". Each value is what the low salt is combined with on disk."""
 
     OPEN = 0x1F0E5A01
     SEALED = 0x2E5EA102
@@ -79,8 +79,8 @@ class State(enum.IntEnum):
     VOID = 0x6A401D06
 
 
-DONE = frozenset({State.SETTLED, State.REPLACED, State.VOID})
-_STATES = {int(state): state for state in State}
+DONE = frozenset({BatchState.SETTLED, BatchState.REPLACED, BatchState.VOID})
+_STATES = {int(state): state for state in BatchState}
 
 
 class SegmentKind(enum.IntEnum):
@@ -118,7 +118,7 @@ class BatchHead(NamedTuple):
     """The two lines of a batch's own head, as they lie there."""
 
     salt: int
-    state: State | None  # None: the word is no state of this salt
+    state: BatchState | None  # None: the word is no state of this salt
     state_epoch: int
     end: int
     notes: int
@@ -205,7 +205,7 @@ def _seed(place: int) -> int:
     return (place >> 12) & 0xFFFFFFFF  # segments begin at whole pages
 
 
-def state_word(state: State, salt: int, epoch: int) -> int:
+def state_word(state: BatchState, salt: int, epoch: int) -> int:
     """Return the 8 bytes that say a batch's state, and in which epoch it came to it."""
     return (int(state) ^ salt & 0xFFFFFFFF) | epoch << 32
 

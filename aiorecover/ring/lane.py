@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from aiorecover.errors import RecordTooLargeError
 from aiorecover.ring import format as layout
-from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, SegmentKind, State
+from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, BatchState, SegmentKind
 from aiorecover.ring.notes import TRAILER_SIZE, pack_note
 from aiorecover.ring.records import TABLE, VARINT, varint
 from aiorecover.ring.segments import Batch, Segment
@@ -135,7 +135,7 @@ class Cursor:
         segment.store(at + layout.SALT_AT, 0)
         segment.write(at + layout.LINE_1_AT, line_1)
         segment.write(at + layout.COMMIT_AT, rest)
-        batch.store(State.OPEN, ring.epoch)
+        batch.store(BatchState.OPEN, ring.epoch)
         segment.store(at + layout.SALT_AT, segment.salt)
         self._enter(batch, segment, end)
         return batch
@@ -185,7 +185,7 @@ class Cursor:
         batch.span = self._last_sequence() - batch.first
         segment.store(batch.at + layout.COUNT_AT, layout.pack_sealed(batch.count, batch.span))
         segment.store(batch.at + layout.LATEST_AT, batch.latest & 0xFFFFFFFFFFFFFFFF)
-        batch.store(State.SEALED, self.lane.ring.epoch)
+        batch.store(BatchState.SEALED, self.lane.ring.epoch)
         self.free_from = batch.end
         self._forget()
         if self.kind is SegmentKind.PUBLISHED:
@@ -202,7 +202,7 @@ class Cursor:
         assert batch is not None
         self._forget()
         self.free_from = batch.end
-        self.lane.ring.finish(batch, State.VOID)
+        self.lane.ring.finish(batch, BatchState.VOID)
 
     def leave(self) -> None:
         """Let go of the segment; what is in it goes on being delivered."""

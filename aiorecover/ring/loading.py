@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiorecover.ring import format as layout
 from aiorecover.ring.damage import keep_aside
-from aiorecover.ring.format import OWN_HEAD_SIZE, RECORDS_AT, State
+from aiorecover.ring.format import OWN_HEAD_SIZE, RECORDS_AT, BatchState
 from aiorecover.ring.lane import LOADED, Lane
 from aiorecover.ring.records import IDENTITY_AT, Buffer, timestamp_delta, walk
 from aiorecover.ring.recovery import Found, Verdict, find_batches, in_question, intact
@@ -68,7 +68,7 @@ def take_ahead(ring: "Ring", lane: Lane, ahead: Ahead) -> None:
         batch = ring.away.pop((segment.ordinal, found.at), None) or batch_from(ring, segment, found)
         if found.verdict is Verdict.DAMAGED:
             ring.damaged += found.count
-            ring.finish(batch, State.VOID)
+            ring.finish(batch, BatchState.VOID)
             continue
         lane.insert(batch)
         lane.loaded += 1
@@ -82,7 +82,7 @@ def batch_from(ring: "Ring", segment: Segment, found: Found) -> Batch:
     """Return the object of a batch that was found in a segment."""
     head = found.head
     batch = Batch(segment.lane, segment, found.at, head.first, head.epoch, head.base)
-    batch.state = State.SEALED if head.state in (State.OPEN, None) else head.state
+    batch.state = BatchState.SEALED if head.state in (BatchState.OPEN, None) else head.state
     batch.count, batch.span = found.count, head.span
     batch.end, batch.notes = found.end, found.notes
     batch.notes_from = batch.synced_notes = found.notes_from
@@ -90,11 +90,11 @@ def batch_from(ring: "Ring", segment: Segment, found: Found) -> Batch:
     batch.transaction, batch.accepted_at, batch.sent_at = head.transaction, head.accepted_at, head.sent_at
     if not segment.trusted or (found.covered and not (segment.earlier and ring.undurable)):
         batch.covered = found.end
-    if found.verdict is Verdict.DAMAGED or (segment.trusted and head.state is not State.OPEN):
+    if found.verdict is Verdict.DAMAGED or (segment.trusted and head.state is not BatchState.OPEN):
         batch.latest = head.latest
     else:
         batch.latest = head.base + latest_delta(segment.read(found.at + RECORDS_AT, found.end))
-    if head.state is State.SENT and identity_counts(ring, found):
+    if head.state is BatchState.SENT and identity_counts(ring, found):
         place = found.at + OWN_HEAD_SIZE + IDENTITY_AT
         *identity, count = _IDENTITY.unpack(bytes(segment.read(place, place + _IDENTITY.size)))
         if count == found.count:  # fewer: it is damaged since

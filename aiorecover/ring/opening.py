@@ -15,7 +15,7 @@ from aiorecover.errors import ClosedError, WalFormatError, WalIOError
 from aiorecover.ring import format as layout
 from aiorecover.ring.checkpoint import Checkpoint
 from aiorecover.ring.damage import keep_aside, keep_segment_aside
-from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, SegmentHead, SegmentKind, State
+from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, BatchState, SegmentHead, SegmentKind
 from aiorecover.ring.inspect import look
 from aiorecover.ring.lane import Lane
 from aiorecover.ring.loading import batch_from, latest_delta
@@ -211,7 +211,7 @@ def recover(ring: Ring, segments: list[Segment]) -> Recovered:
             _take_down(reading, left, found)
     for segment, found in chain.from_iterable(reading.doubtful.values()):
         if found.verdict is Verdict.TAIL:
-            _store(ring, segment, found, State.VOID)
+            _store(ring, segment, found, BatchState.VOID)
     _void_children(reading)
     _settle_implied(reading)
     for segment, found in reading.opened.values():
@@ -247,7 +247,7 @@ def _judge_tail(reading: _Reading, segment: Segment, found: Found) -> None:
         for earlier, one in doubtful:
             reading.result.damaged += keep_aside(reading.ring, earlier, one)
             if one.verdict is Verdict.TAIL:
-                _store(reading.ring, earlier, one, State.VOID)
+                _store(reading.ring, earlier, one, BatchState.VOID)
         doubtful.clear()
     if found.verdict is Verdict.TAIL or (found.verdict is Verdict.WAITS and found.lost):
         doubtful.append((segment, found))
@@ -257,19 +257,23 @@ def _take_down(reading: _Reading, left: Left, found: Found) -> None:
     ring, segment, result = reading.ring, left.segment, reading.result
     result.transaction = max(result.transaction, found.head.transaction)
     late = 0
-    if segment.trusted and found.head.state is not State.VOID:
+    if segment.trusted and found.head.state is not BatchState.VOID:
         late = _point_to_store(segment, found, reading.doubt_since)
     if late and found.verdict is Verdict.WAITS and not intact(segment.read, found, flush_pending=_doubted(ring, found)):
         found = found._replace(verdict=Verdict.DAMAGED)  # a new point would take it for whole
     if found.verdict in (Verdict.DAMAGED, Verdict.EMPTY):
         _leave_out(ring, segment, found, result)
         return
-    if found.verdict is Verdict.DONE and found.head.state is State.SETTLED and segment.kind is not SegmentKind.DEAD:
+    if (
+        found.verdict is Verdict.DONE
+        and found.head.state is BatchState.SETTLED
+        and segment.kind is not SegmentKind.DEAD
+    ):
         reading.settled[segment.lane] = max(found.order, reading.settled.get(segment.lane, (0, 0)))
         result.settled_transaction = max(result.settled_transaction, found.head.transaction)
     if late:
         result.late.append((segment, found, late - 1))
-    if segment.trusted and found.head.state is not State.VOID:
+    if segment.trusted and found.head.state is not BatchState.VOID:
         _take_sources(segment, found, result)
     _take_issued(segment, found, result)
     if found.verdict is not Verdict.WAITS:
@@ -277,7 +281,7 @@ def _take_down(reading: _Reading, left: Left, found: Found) -> None:
     _count(left, found)
     if segment.kind is not SegmentKind.PUBLISHED:
         left.children.append(found)
-    if found.head.state is State.OPEN and segment.trusted:
+    if found.head.state is BatchState.OPEN and segment.trusted:
         reading.opened[segment.ordinal, found.at] = segment, found
 
 
@@ -286,7 +290,7 @@ def _leave_out(ring: Ring, segment: Segment, found: Found, result: Recovered) ->
     if found.verdict is Verdict.DAMAGED:
         result.damaged += keep_aside(ring, segment, found)
     if found.head.epoch:  # else there is not even a head
-        _store(ring, segment, found, State.VOID)
+        _store(ring, segment, found, BatchState.VOID)
 
 
 def _take_issued(segment: Segment, found: Found, result: Recovered) -> None:
@@ -378,11 +382,11 @@ def _void_children(reading: _Reading) -> None:
                 parents[ordinal] = {found.at: found for found in _batches(segment)}
             parent = parents.get(ordinal, {}).get(place)
             if is_void(child, parent, parent_reused=segment is None):
-                _store(ring, left.segment, child, State.VOID)
+                _store(ring, left.segment, child, BatchState.VOID)
                 opened.pop((left.segment.ordinal, child.at), None)
             elif left.segment.trusted and not intact(left.segment.read, child, flush_pending=_doubted(ring, child)):
                 result.damaged += keep_aside(ring, left.segment, child)
-                _store(ring, left.segment, child, State.VOID)
+                _store(ring, left.segment, child, BatchState.VOID)
                 opened.pop((left.segment.ordinal, child.at), None)
             else:
                 kept.append(child)
@@ -400,7 +404,7 @@ def _settle_implied(reading: _Reading) -> None:
         left.children, left.first, left.waiting, left.records = [], None, 0, 0
         for found in waiting:
             if found.order < upto:
-                _store(reading.ring, left.segment, found, State.SETTLED)
+                _store(reading.ring, left.segment, found, BatchState.SETTLED)
                 continue
             _count(left, found)
             if left.segment.kind is not SegmentKind.PUBLISHED:
@@ -412,7 +416,7 @@ def _batches(segment: Segment) -> Iterator[Found]:
     return find_batches(read, segment.salt, segment.size, trusted=segment.trusted)
 
 
-def _store(ring: Ring, segment: Segment, found: Found, state: State) -> None:
+def _store(ring: Ring, segment: Segment, found: Found, state: BatchState) -> None:
     segment.store(found.at + layout.STATE_AT, layout.state_word(state, segment.salt, ring.epoch))
 
 
@@ -423,7 +427,7 @@ def _seal(ring: Ring, segment: Segment, found: Found) -> None:
     span = id_of(data, len(data))[2] - found.head.first
     segment.store(found.at + layout.COUNT_AT, layout.pack_sealed(found.count, span))
     segment.store(found.at + layout.LATEST_AT, latest & 0xFFFFFFFFFFFFFFFF)
-    _store(ring, segment, found, State.SEALED)
+    _store(ring, segment, found, BatchState.SEALED)
 
 
 def fill_lanes(ring: Ring, recovered: Recovered) -> None:

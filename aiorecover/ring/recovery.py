@@ -20,7 +20,16 @@ from typing import NamedTuple
 
 from aiorecover.ring import format as layout
 from aiorecover.ring.checksum import crc32
-from aiorecover.ring.format import DONE, LINE, OWN_HEAD_SIZE, RECORDS_AT, SEGMENT_HEAD_SIZE, BatchHead, State, SyncPoint
+from aiorecover.ring.format import (
+    DONE,
+    LINE,
+    OWN_HEAD_SIZE,
+    RECORDS_AT,
+    SEGMENT_HEAD_SIZE,
+    BatchHead,
+    BatchState,
+    SyncPoint,
+)
 from aiorecover.ring.notes import DamagedNoteError, notes_crc
 from aiorecover.ring.records import DamagedRecordError, check, count
 
@@ -135,7 +144,7 @@ def _judge(read: Read, head: BatchHead, at: int, notes: int, trusted: bool) -> F
         verdict, records, end = Verdict.DAMAGED, 0, start
     elif end == start:
         verdict, records = Verdict.EMPTY, 0
-    elif head.state is State.OPEN:
+    elif head.state is BatchState.OPEN:
         try:
             records = count(read(start, end))
         except DamagedRecordError:
@@ -211,4 +220,5 @@ def is_void(found: Found, parent: Found | None, *, parent_reused: bool) -> bool:
     """
     if found.head.parent == (0, 0) or parent_reused or parent is None:
         return False
-    return parent.verdict in (Verdict.WAITS, Verdict.DONE) and parent.head.state not in {State.REPLACED, State.VOID}
+    gone = parent.head.state in {BatchState.REPLACED, BatchState.VOID}
+    return parent.verdict in (Verdict.WAITS, Verdict.DONE) and not gone

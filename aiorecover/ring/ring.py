@@ -16,7 +16,7 @@ from aiorecover.ring import format as layout
 from aiorecover.ring.checkpoint import Checkpoint
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.flush import Flusher
-from aiorecover.ring.format import PAGE, SEGMENT_HEAD_SIZE, Geometry, SegmentHead, SegmentKind, State
+from aiorecover.ring.format import PAGE, SEGMENT_HEAD_SIZE, BatchState, Geometry, SegmentHead, SegmentKind
 from aiorecover.ring.lane import DEAD, Away, Lane
 from aiorecover.ring.segments import Batch, Region, Segment
 
@@ -305,7 +305,7 @@ class Ring:
         self.pending += batch.count
         self.on_ready(batch.lane)
 
-    def finish(self, batch: Batch, state: State, *, stored: bool = False) -> None:
+    def finish(self, batch: Batch, state: BatchState, *, stored: bool = False) -> None:
         """Store that a batch is done, unless a thread has, and count what follows from it."""
         if not stored:
             batch.store(state, self.epoch)
@@ -325,7 +325,7 @@ class Ring:
     def abandon(self, child: Batch) -> None:
         """Void a rewritten batch whose parent goes on counting (R8)."""
         child.count = 0  # its records were never counted
-        self.finish(child, State.VOID)
+        self.finish(child, BatchState.VOID)
 
     def closed(self, segment: Segment) -> None:
         """A lane writes elsewhere now."""

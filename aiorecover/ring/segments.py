@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aiorecover.ring import format as layout
 from aiorecover.ring.checksum import crc32
 from aiorecover.ring.files import Files, Mapping
-from aiorecover.ring.format import DONE, RECORDS_AT, State, SyncPoint
+from aiorecover.ring.format import DONE, RECORDS_AT, BatchState, SyncPoint
 from aiorecover.ring.notes import notes_crc
 from aiorecover.ring.records import BATCH_HEAD_SIZE, batch_head
 
@@ -179,7 +179,7 @@ class Batch:
     def __init__(self, lane: "Lane", segment: Segment, at: int, first: int, epoch: int, base: int) -> None:
         self.lane, self.segment, self.at = lane, segment, at
         self.first, self.epoch, self.base, self.latest = first, epoch, base, base
-        self.state = State.OPEN
+        self.state = BatchState.OPEN
         self.kind = 0
         self.count = self.span = 0
         self.end = self.synced = at + RECORDS_AT  # of whole records: of an open batch, the lane's cursor knows better
@@ -233,24 +233,24 @@ class Batch:
         """Return the notes of its records, the newest first."""
         return bytes(self.segment.read(self.notes, self.notes_from))
 
-    def store(self, state: State, epoch: int) -> None:
+    def store(self, state: BatchState, epoch: int) -> None:
         """Store the state and the epoch in which the batch came to it: one store."""
         self.store_word(state, epoch)
         self.state = state
 
-    def store_word(self, state: State, epoch: int) -> None:
+    def store_word(self, state: BatchState, epoch: int) -> None:
         """Store a state on the disk alone: the object keeps its own until that is durable."""
         self.segment.store(self.at + layout.STATE_AT, layout.state_word(state, self.segment.salt, epoch))
 
     def store_identity(self, identity: Identity, sent_at: int, epoch: int) -> None:
         """Store what the batch is sent under, then SENT (R7). ``sent_at``: CLOCK_BOOTTIME in ms."""
-        if self.state is State.SENT:  # under another identity: half of the new one must never count
-            self.store(State.SEALED, epoch)
+        if self.state is BatchState.SENT:  # under another identity: half of the new one must never count
+            self.store(BatchState.SEALED, epoch)
         head = batch_head(self.size - BATCH_HEAD_SIZE, self.count, self.base, self.latest, identity)
         self.segment.write(self.at + layout.OWN_HEAD_SIZE, head)
         self.segment.store(self.at + layout.SENT_AT, sent_at)
         self.identity, self.sent_at = identity, sent_at
-        self.store(State.SENT, epoch)
+        self.store(BatchState.SENT, epoch)
 
     def store_point(self, end: int, count: int, notes: int) -> None:
         """Store where the flush that follows covers the batch up to; the point that the last one made stays (R6)."""
@@ -278,7 +278,7 @@ class Batch:
         self.synced, self.synced_notes = end, notes
 
 
-def store_all(batches: list[Batch], state: State, epoch: int) -> None:
+def store_all(batches: list[Batch], state: BatchState, epoch: int) -> None:
     """Store one state in several batches; blocks where they are cold."""
     for batch in batches:
         batch.store(state, epoch)

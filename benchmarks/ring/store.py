@@ -7,7 +7,7 @@ from typing import Any
 
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.files import Files
-from aiorecover.ring.format import State
+from aiorecover.ring.format import BatchState
 from aiorecover.ring.lane import Cursor
 from aiorecover.ring.loading import read_ahead, take_ahead
 from aiorecover.ring.opening import Recovered, fill_lanes, open_ring, recover
@@ -73,7 +73,7 @@ class Store:
                 batch = lane.head
                 if batch is None:
                     break
-                ring.finish(batch, State.SETTLED)
+                ring.finish(batch, BatchState.SETTLED)
 
     def flush(self) -> None:
         """Flush without a keeper."""

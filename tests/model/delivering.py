@@ -16,7 +16,7 @@ from unittest.mock import patch
 from aiorecover.errors import ClosedError, DeliveryError, WalIOError
 from aiorecover.kafka import broker_task, recovery_check, rewrite, transactions
 from aiorecover.kafka.delivery import Delivery, DeliveryOptions
-from aiorecover.ring.format import OWN_HEAD_SIZE, State
+from aiorecover.ring.format import OWN_HEAD_SIZE, BatchState
 from aiorecover.ring.lane import DEAD
 from aiorecover.ring.records import murmur2
 from aiorecover.testing.memory_disk import UNITS
@@ -200,7 +200,7 @@ class DeliveringLife(Life):
                 raise BadError(f"GARBAGE: record {one} {index} {key!r} {value!r}")
             ids.append(one)
         head = self.ring.lane(TOPIC, partition).head
-        if head is None or head.state is not State.SENT or head.identity != identity:
+        if head is None or head.state is not BatchState.SENT or head.identity != identity:
             raise BadError(f"UNSENT: the ring does not know that this is sent {ids} {identity} {head}")
         if self.world.mode == ALWAYS and not head.safe:
             raise BadError(f"UNDURABLE records are sent with fsync=always: {ids}")

@@ -10,7 +10,7 @@ from aiorecover.kafka.broker_task import BrokerTask
 from aiorecover.kafka.delivery import Delivery
 from aiorecover.kafka.router import Topic
 from aiorecover.kafka.transactions import TransactionTask
-from aiorecover.ring.format import State
+from aiorecover.ring.format import BatchState
 from aiorecover.ring.segments import Batch
 from tests.model.delivering import TRANSACTIONS, DeliveringLife, Plan
 from tests.model.process import ALWAYS, READBACK
@@ -52,13 +52,13 @@ def nothing(*_: Any, **__: Any) -> None:
 
 def identity_in_memory(self: Batch, identity: Any, sent_at: int, epoch: int) -> None:
     del epoch
-    self.identity, self.sent_at, self.state = identity, sent_at, State.SENT
+    self.identity, self.sent_at, self.state = identity, sent_at, BatchState.SENT
 
 
 def sent_in_memory(self: Batch, identity: Any, sent_at: int, epoch: int) -> None:
     """Kafka's head is stored, and SENT is not."""
     store_identity(self, identity, sent_at, epoch)
-    self.store_word(State.SEALED, epoch)
+    self.store_word(BatchState.SEALED, epoch)
 
 
 store_identity = Batch.store_identity
@@ -74,7 +74,7 @@ def renumbered(self: Delivery, lane: Any, *arguments: Any, **more: Any) -> None:
     if batch is not None and batch.identity is not None:
         lane.sequence = batch.identity[2] + batch.count
         batch.identity = None
-        batch.store(State.SEALED, self.ring.epoch)
+        batch.store(BatchState.SEALED, self.ring.epoch)
     failed(self, lane, *arguments, **more)
 
 
@@ -85,7 +85,7 @@ def without_doubt(self: Delivery, lane: Any, *arguments: Any, **more: Any) -> No
 
 def renamed_without_doubt(self: Delivery, lane: Any, batch: Any, outcome: Any) -> None:
     lane.doubt = False
-    batch.store(State.SEALED, self.ring.epoch)
+    batch.store(BatchState.SEALED, self.ring.epoch)
     lost_identity(self, lane, batch, outcome)
 
 

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from aiorecover.ring import flush, format, opening, recovery, ring, segments  # noqa: A004
 from aiorecover.ring.directory import Directory
-from aiorecover.ring.format import SegmentKind, State
+from aiorecover.ring.format import BatchState, SegmentKind
 from tests.model import disk
 
 Change = tuple[object, str, Any]
@@ -78,8 +78,8 @@ void_children = opening._void_children
 
 def any_done_is_evidence(*args: Any) -> None:
     reading, left, found = args
-    if found.verdict is recovery.Verdict.DONE and found.head.state is not State.SETTLED:
-        evident = found._replace(head=found.head._replace(state=State.SETTLED))
+    if found.verdict is recovery.Verdict.DONE and found.head.state is not BatchState.SETTLED:
+        evident = found._replace(head=found.head._replace(state=BatchState.SETTLED))
         settled, segment = reading.settled, left.segment
         if segment.kind is not SegmentKind.DEAD:
             settled[segment.lane] = max(evident.order, settled.get(segment.lane, (0, 0)))
@@ -204,8 +204,8 @@ def clear_the_word(self: flush.Flusher, job: flush.Job) -> None:
 # -- R8 ----------------------------------------------------------------------------------------------------------------
 
 
-def void_as_settled(owner: ring.Ring, one: segments.Segment, found: recovery.Found, state: State) -> None:
-    store(owner, one, found, State.SETTLED if state is State.VOID else state)
+def void_as_settled(owner: ring.Ring, one: segments.Segment, found: recovery.Found, state: BatchState) -> None:
+    store(owner, one, found, BatchState.SETTLED if state is BatchState.VOID else state)
 
 
 def void_in_memory(reading: Any) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from aiorecover.errors import WalFullError
-from aiorecover.ring.format import OWN_HEAD_SIZE, RECORDS_AT, State
+from aiorecover.ring.format import OWN_HEAD_SIZE, RECORDS_AT, BatchState
 from aiorecover.ring.lane import DEAD, UNASSIGNED, Lane
 from aiorecover.ring.loading import read_ahead, take_ahead
 from aiorecover.ring.notes import Note, encode_payload, read_notes
@@ -74,8 +74,8 @@ class Life(Process):
         if batch is None:
             return False
         ids = self.read(batch)
-        if batch.state is not State.SENT or batch.identity is None:
-            aged = self.world.aged and batch.state is State.SENT
+        if batch.state is not BatchState.SENT or batch.identity is None:
+            aged = self.world.aged and batch.state is BatchState.SENT
             asked = (aged or self.world.mode == READBACK) and batch.epoch < self.ring.epoch
             if asked and any(self.kafka.has(partition, one) for one in ids):
                 self.world.log("found in Kafka", batch)
@@ -114,7 +114,7 @@ class Life(Process):
     def settle(self, batch: Batch, ids: list[Id]) -> None:
         self.promises.settled.update(ids)
         self.delivered += batch.count
-        self.ring.finish(batch, State.SETTLED)
+        self.ring.finish(batch, BatchState.SETTLED)
 
     def read(self, batch: Batch) -> list[Id]:
         """Return the ids of a batch's records, which are what was published, notes too."""
@@ -189,7 +189,7 @@ class Life(Process):
         while flusher.done < need and self.flush_before:
             yield
         ring.pending += sum(child.count for child in children)
-        ring.finish(parent, State.REPLACED)
+        ring.finish(parent, BatchState.REPLACED)
         self.world.log("REPLACED", parent)
         need = flusher.begun + 1
         while flusher.done < need and self.flush_behind:
@@ -232,7 +232,7 @@ class Life(Process):
         """Change a byte of a batch that a completed flush covers."""
         for lane in self.ring.lanes.values():
             batch = None if self.ring.recovering else lane.head
-            if batch is not None and batch.safe and batch.state is not State.OPEN:
+            if batch is not None and batch.safe and batch.state is not BatchState.OPEN:
                 self.world.excused.update(self.read(batch))
                 self.files.disk.damage(batch.segment.place + self.rng.randrange(batch.at + RECORDS_AT, batch.end))
                 self.world.log("DAMAGE", batch)
@@ -245,7 +245,7 @@ class Life(Process):
             batch = self.rng.choice(queue)
             self.promises.settled.update(self.read(batch))
             self.purged += batch.count
-            self.ring.finish(batch, State.SETTLED)
+            self.ring.finish(batch, BatchState.SETTLED)
 
     def finish(self) -> None:
         """All that is left is delivered: a good broker, and time."""

@@ -10,7 +10,7 @@ from aiokafka.record.util import calc_crc32c
 from aiorecover.ring import writer
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.files import Files
-from aiorecover.ring.format import OWN_HEAD_SIZE, Geometry, State
+from aiorecover.ring.format import OWN_HEAD_SIZE, BatchState, Geometry
 from aiorecover.ring.lane import Lane
 from aiorecover.ring.loading import read_ahead, take_ahead
 from aiorecover.ring.opening import Recovered, fill_lanes, open_ring, recover
@@ -92,7 +92,7 @@ class Rig:
             if batch is None:
                 continue
             yield batch
-            self.ring.finish(batch, State.SETTLED)
+            self.ring.finish(batch, BatchState.SETTLED)
 
     def numbers(self) -> list[int]:
         """Deliver everything; the numbers of the records, as aiokafka's reader sees them."""

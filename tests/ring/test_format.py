@@ -5,7 +5,7 @@ from pathlib import Path
 from zlib import crc32
 
 from aiorecover.ring import format as layout
-from aiorecover.ring.format import PAGE, Geometry, SegmentHead, SegmentKind, State
+from aiorecover.ring.format import PAGE, BatchState, Geometry, SegmentHead, SegmentKind
 from tests.ring.rig import NOW_MS, Rig
 
 REGION = 256 << 10
@@ -52,7 +52,7 @@ def test_a_batch_lies_in_the_file_as_the_box_says(tmp_path: Path) -> None:
     at = PAGE + 512
     words = struct.unpack_from("<8Q", data, at)
     assert words[0] == salt
-    assert words[1] == (int(State.SEALED) ^ salt & 0xFFFFFFFF) | epoch << 32
+    assert words[1] == (int(BatchState.SEALED) ^ salt & 0xFFFFFFFF) | epoch << 32
     assert words[2] == batch.end | batch.notes << 32
     assert words[3] == batch.first == 1
     assert words[4] == NOW_MS

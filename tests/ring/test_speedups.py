@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from aiorecover.errors import EncodeError, RecoverError, WalFullError
 from aiorecover.ring import writer
-from aiorecover.ring.format import Geometry, State
+from aiorecover.ring.format import BatchState, Geometry
 from aiorecover.ring.lane import VARINT_MOST, Cursor, note_room
 from aiorecover.ring.records import NULL, TABLE, moved, timestamp_delta, varint, walk
 from aiorecover.ring.ring import Limits
@@ -136,7 +136,7 @@ class Store(Rig):
     def _settle(self) -> None:
         for lane in list(self.ring.lanes.values()):
             if lane.head is not None:
-                self.ring.finish(lane.head, State.SETTLED)
+                self.ring.finish(lane.head, BatchState.SETTLED)
 
     def _flush(self) -> None:
         self.flush()
