@@ -36,8 +36,6 @@ class Reporter:
 
     async def delivered(self, batch: Batch) -> None:
         """Call it for each record of a batch, in order."""
-        if batch.kind:
-            return
         task = asyncio.current_task()
         for report in reports_of(batch, await asyncio.to_thread(batch_bytes, batch)):
             self._calling.add(task)

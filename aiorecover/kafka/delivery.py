@@ -331,8 +331,7 @@ class Delivery:
 
     def finish(self, lane: DeliveryLane, batch: Batch, *, stored: bool = False) -> None:
         """Settle a batch that is in Kafka, and go on."""
-        if batch.kind == 0:
-            self.delivered += batch.count
+        self.delivered += batch.count
         self.ring.finish(batch, BatchState.SETTLED, stored=stored)
         if lane.error is not None:
             self.throttle.over("delivery_failed", lane.stored, "the lane gets through again lane=%s", lane.stored)
@@ -345,7 +344,7 @@ class Delivery:
 
     def settle_found(self, lane: DeliveryLane, batch: Batch) -> None:
         """Settle a batch that was found in Kafka; the lane is held, and goes on later."""
-        self.delivered += batch.count if batch.kind == 0 else 0
+        self.delivered += batch.count
         self.ring.finish(batch, BatchState.SETTLED)
         lane.acknowledged = True
         self.renew(lane)

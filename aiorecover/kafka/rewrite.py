@@ -373,7 +373,7 @@ class Rewriter:
         cursor = lane.rewritten
         need = sum(len(one.data) + VARINT_MOST + note_room(one.note) for one in records) + ROOM
         origin = parent.segment.ordinal, parent.at
-        child = cursor.open(parent.base, need, records[0].sequence, records[0].epoch, origin, parent.kind)
+        child = cursor.open(parent.base, need, records[0].sequence, records[0].epoch, origin)
         child.accepted_at, child.error = parent.accepted_at, reason
         try:
             for one in records:

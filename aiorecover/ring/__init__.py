@@ -33,7 +33,7 @@ Files
              │ own head   │ Kafka's head │ records …             begins at a multiple of 64
     line 0   │ salt u64 │ state u32, its epoch u32 │ commit: end u32, start of notes u32 │ first sequence u64 │
              │ base timestamp u64 │ first sent at u64 │ accepted at u32 │ epoch u32 │ count u32 │ span u32 │
-    line 1   │ sync point A │ sync point B │ parent: ordinal u64, place u32 │ kind u32 │ transaction u64 │ latest u64 │
+    line 1   │ sync point A │ sync point B │ parent: ordinal u64, place u32 │ 0 u32 │ transaction u64 │ latest u64 │
     point    │ end u32 │ count u32 │ start of notes u32 │ CRC-32 u32 │
     note     │ payload (msgpack) │ sequence u64 │ index u32 │ length u32 │    written downwards from the segment's end
 
@@ -41,7 +41,7 @@ Numbers are little-endian; Kafka's part is Kafka's. Places count from the segmen
 once shares an aligned word of 8 bytes (one store of the processor) or a line of 64. The state is combined with the
 salt, so a word that an earlier use of the place left there is none. *Span*: last minus first sequence. *Ordinal*:
 epoch << 32 | n. The CRC of a point goes over the records up to its end, its notes in order of writing (both begin
-with the salt's, and are carried on from flush to flush), first sequence, epoch, base timestamp, parent, kind, end,
+with the salt's, and are carried on from flush to flush), first sequence, epoch, base timestamp, parent, 0 u32, end,
 start of notes, and count.
 
 Order of stores

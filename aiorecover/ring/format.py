@@ -24,12 +24,12 @@ _REGION_MAGIC = b"aiorreg2"
 _SEGMENT_MAGIC = b"aiorseg2"
 _REGION = struct.Struct("<8sIII")  # magic, version, segment size, CRC
 _SEGMENT = struct.Struct("<8sIHBBIiQQII16s16s16x")  # see SegmentHead
-_LINES = struct.Struct("<QIIQQQQIIII IIIIIIII QIIQQ")
+_LINES = struct.Struct("<QIIQQQQIIII IIIIIIII QI4xQQ")
 _REST_OF_LINE_0 = struct.Struct("<QQQQIIII")  # from the commit word on
-_LINE_1 = struct.Struct("<32x QII QQ")  # a new batch has no sync points
+_LINE_1 = struct.Struct("<32x QI4x QQ")  # a new batch has no sync points
 _SEALED = struct.Struct("<II")  # count, last minus first sequence
 _POINT = struct.Struct("<IIII")
-_POINT_CRC = struct.Struct("<IIQIqQIIIII")
+_POINT_CRC = struct.Struct("<IIQIqQI4xIII")
 
 # Places within a batch.
 SALT_AT = 0
@@ -131,7 +131,6 @@ class BatchHead(NamedTuple):
     span: int
     points: tuple[SyncPoint, SyncPoint]
     parent: tuple[int, int]  # (ordinal, place) of the batch that this one was rewritten from; (0, 0): none
-    kind: int
     transaction: int
     latest: int
 
@@ -216,11 +215,11 @@ def commit_word(end: int, notes: int) -> int:
 
 
 def pack_new(
-    end: int, notes: int, first: int, base: int, accepted_at: int, epoch: int, parent: tuple[int, int], kind: int
+    end: int, notes: int, first: int, base: int, accepted_at: int, epoch: int, parent: tuple[int, int]
 ) -> tuple[bytes, bytes]:
     """Return line 0 from its commit word on, and line 1, of a batch without records."""
     rest = _REST_OF_LINE_0.pack(commit_word(end, notes), first, base & _U64, 0, accepted_at, epoch, 0, 0)
-    return rest, _LINE_1.pack(*parent, kind, 0, base & _U64)
+    return rest, _LINE_1.pack(*parent, 0, base & _U64)
 
 
 _U64 = 0xFFFFFFFFFFFFFFFF
@@ -249,7 +248,7 @@ def read_batch(data: bytes, salt: int, at: int = 0) -> BatchHead | None:
     (_, word, state_epoch, commit, first, base, sent_at, accepted_at, epoch, count, span) = fields[:11]
     state = _STATES.get(word ^ salt & 0xFFFFFFFF)
     points = SyncPoint(*fields[11:15]), SyncPoint(*fields[15:19])
-    ordinal, place, kind, transaction, latest = fields[19:]
+    ordinal, place, transaction, latest = fields[19:]
     return BatchHead(
         salt=salt,
         state=state,
@@ -265,7 +264,6 @@ def read_batch(data: bytes, salt: int, at: int = 0) -> BatchHead | None:
         span=span,
         points=points,
         parent=(ordinal, place),
-        kind=kind,
         transaction=transaction,
         latest=_signed(latest),
     )
@@ -287,13 +285,12 @@ def point_crc(
     epoch: int,
     base: int,
     parent: tuple[int, int],
-    kind: int,
     end: int,
     notes_at: int,
     count: int,
 ) -> int:
     """Return the checksum of a sync point; ``records`` and ``notes`` are running checksums that began with `salted`."""
-    return crc32(_POINT_CRC.pack(records, notes, first, epoch, base, *parent, kind, end, notes_at, count))
+    return crc32(_POINT_CRC.pack(records, notes, first, epoch, base, *parent, end, notes_at, count))
 
 
 def align(place: int) -> int:

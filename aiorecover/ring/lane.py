@@ -102,15 +102,7 @@ class Cursor:
             self._drop_empty()
         self.open(base, need, self.lane.ring.next_sequence(), self.lane.ring.epoch)
 
-    def open(
-        self,
-        base: int,
-        need: int,
-        first: int,
-        epoch: int,
-        parent: tuple[int, int] = (0, 0),
-        kind: int = 0,
-    ) -> Batch:
+    def open(self, base: int, need: int, first: int, epoch: int, parent: tuple[int, int] = (0, 0)) -> Batch:
         """Open a batch with room for ``need`` bytes; in the order of stores that recovery relies on.
 
         Raises:
@@ -128,10 +120,8 @@ class Cursor:
         end = min(at + max(ring.batch_bytes, need), segment.notes)
         segment.allocate(end, STEP)
         batch = Batch(self.lane, segment, at, first, epoch, base)
-        batch.parent, batch.kind, batch.accepted_at = parent, kind, ring.files.now_ms() // 1000
-        rest, line_1 = layout.pack_new(
-            at + RECORDS_AT, segment.notes, first, base, batch.accepted_at, epoch, parent, kind
-        )
+        batch.parent, batch.accepted_at = parent, ring.files.now_ms() // 1000
+        rest, line_1 = layout.pack_new(at + RECORDS_AT, segment.notes, first, base, batch.accepted_at, epoch, parent)
         segment.store(at + layout.SALT_AT, 0)
         segment.write(at + layout.LINE_1_AT, line_1)
         segment.write(at + layout.COMMIT_AT, rest)

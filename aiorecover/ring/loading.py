@@ -86,7 +86,7 @@ def batch_from(ring: "Ring", segment: Segment, found: Found) -> Batch:
     batch.count, batch.span = found.count, head.span
     batch.end, batch.notes = found.end, found.notes
     batch.notes_from = batch.synced_notes = found.notes_from
-    batch.kind, batch.parent = head.kind, head.parent
+    batch.parent = head.parent
     batch.transaction, batch.accepted_at, batch.sent_at = head.transaction, head.accepted_at, head.sent_at
     if not segment.trusted or (found.covered and not (segment.earlier and ring.undurable)):
         batch.covered = found.end

@@ -117,7 +117,7 @@ def find_batches(
 def _nameless(at: int, end: int, salt: int, notes: int) -> Found:
     """Return a batch of which nothing can be read, not even its head."""
     none = SyncPoint(0, 0, 0, 0)
-    head = BatchHead(salt, None, 0, end, notes, 0, 0, 0, 0, 0, 1, 0, (none, none), (0, 0), 0, 0, 0)
+    head = BatchHead(salt, None, 0, end, notes, 0, 0, 0, 0, 0, 1, 0, (none, none), (0, 0), 0, 0)
     return Found(at, head, Verdict.DAMAGED, end, 1, notes, notes)
 
 
@@ -180,7 +180,7 @@ def point_holds(read: Read, head: BatchHead, at: int, notes: int, point: SyncPoi
     except DamagedNoteError:
         return False
     return point.crc == layout.point_crc(
-        records, noted, head.first, head.epoch, head.base, head.parent, head.kind, point.end, point.notes, point.count
+        records, noted, head.first, head.epoch, head.base, head.parent, point.end, point.notes, point.count
     )
 
 

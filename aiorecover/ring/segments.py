@@ -156,7 +156,6 @@ class Batch:
         "error",
         "first",
         "identity",
-        "kind",
         "lane",
         "latest",
         "notes",
@@ -180,7 +179,6 @@ class Batch:
         self.lane, self.segment, self.at = lane, segment, at
         self.first, self.epoch, self.base, self.latest = first, epoch, base, base
         self.state = BatchState.OPEN
-        self.kind = 0
         self.count = self.span = 0
         self.end = self.synced = at + RECORDS_AT  # of whole records: of an open batch, the lane's cursor knows better
         self.notes = self.notes_from = self.synced_notes = segment.notes
@@ -265,7 +263,6 @@ class Batch:
             self.epoch,
             self.base,
             self.parent,
-            self.kind,
             end,
             notes,
             count,

@@ -173,9 +173,7 @@ class Life(Process):
             need = sum(len(spans[place][0]) + 10 + len(payloads[place] or b"") + 16 for place in places)
             while True:
                 try:
-                    child = lane.rewritten.open(
-                        parent.base, need, ids[places[0]][1], parent.epoch, self.mark(parent), parent.kind
-                    )
+                    child = lane.rewritten.open(parent.base, need, ids[places[0]][1], parent.epoch, self.mark(parent))
                     break
                 except WalFullError:
                     yield
