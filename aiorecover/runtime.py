@@ -19,7 +19,7 @@ from aiorecover.reporting import Reporter
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.flush import Keeper
 from aiorecover.ring.lane import DEAD
-from aiorecover.ring.opening import fill_lanes, open_ring, recover
+from aiorecover.ring.opening import Recovered, fill_lanes, open_ring, recover
 from aiorecover.ring.ring import Limits, Ring
 from aiorecover.ring.segments import Segment
 from aiorecover.ring.writer import FIRST_SEQUENCE, Writer
@@ -60,7 +60,6 @@ class Runtime:
             self.manifests = Manifests(self.delivery, config.audit_topic, config.checkpoint_interval_ms / 1000)
         self._stopping: asyncio.Timeout | None = None
         self._segments = segments
-        self._recovering: asyncio.Future[Any] | None = None
         self._recovery: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -124,9 +123,7 @@ class Runtime:
             self.delivery.stop_delivering(task.exception())
 
     async def _recover(self) -> None:
-        self._recovering = asyncio.ensure_future(asyncio.to_thread(recover, self.ring, self._segments))
-        self._recovering.add_done_callback(lambda done: done.cancelled() or done.exception())  # stopping waits no more
-        recovered = await asyncio.shield(self._recovering)
+        recovered: Recovered = await self.delivery.in_thread(recover, self.ring, self._segments)
         self._segments = []
         fill_lanes(self.ring, recovered)
         self.recovered = recovered.records + self.ring.damaged - self.dead_letters()
@@ -215,8 +212,7 @@ class Runtime:
 
     def _is_idle(self) -> bool:
         """Whether no thread works on the ring's files any more."""
-        recovered = self._recovering is None or self._recovering.done()
-        return self.keeper.ended and recovered and not self.delivery.threads
+        return self.keeper.ended and not self.delivery.threads
 
     async def drained(self, limit_s: float | None) -> None:
         """Wait until what is in the ring now is done.

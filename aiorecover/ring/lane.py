@@ -293,7 +293,10 @@ class Lane:
 
     @property
     def oldest(self) -> tuple[int, int] | None:
-        """The order of the oldest batch that is not done, or one that is lower; None: nothing waits."""
+        """The order of the oldest batch that is not done; None: nothing waits.
+
+        Of one that has no object only its epoch is known: that with a sequence of 0, which is lower.
+        """
         if self.queue:
             return self.queue[0].order
         if self.later:
