@@ -1,6 +1,7 @@
 """The coroutines beside delivery, from start to stop: loops only."""
 
 import asyncio
+import errno
 
 from aiorecover.adoption import Adoption
 from aiorecover.errors import WalIOError
@@ -23,7 +24,7 @@ async def watch_owner(directory: Directory) -> None:
         await asyncio.sleep(OWNER_S)
         replaced = await asyncio.to_thread(directory.replaced)
         if replaced is not None:
-            raise WalIOError(None, replaced, str(directory.path))
+            raise WalIOError(errno.ESTALE, replaced, str(directory.path))
 
 
 async def expire(ring: Ring, delivery: Delivery, limit_s: float) -> None:

@@ -280,13 +280,14 @@ _CLIENT_CHECKS: Mapping[str, Check] = {
 }
 
 KNOWN_OPTIONS = sorted({*Options.__annotations__, *(name for name, _, _ in _FORCED)})
+ALIKE = 0.7  # what is less like an option is no slip of the pen
 _DEFAULTS = {one.name: one.default for one in fields(Config)}
 
 
 def _refuse_unknown(options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in KNOWN_OPTIONS:
-            near = difflib.get_close_matches(name, KNOWN_OPTIONS, n=1)
+            near = difflib.get_close_matches(name, KNOWN_OPTIONS, n=1, cutoff=ALIKE)
             remedy = f"did you mean {near[0]}?" if near else "leave it out"
             raise ConfigError(f"unknown option: {remedy} option={name}")
 

@@ -107,10 +107,13 @@ class DeadLetters:
         The file is durable when this returns, and gone where it fails.
 
         Raises:
+            ConfigError: ``path`` is no path.
             WalIOError: the file is there already, or cannot be written.
             ClosedError: the producer is not running.
 
         """
+        if not isinstance(path, str | os.PathLike):  # a number would be a descriptor
+            raise ConfigError(f"name a new file: pass a path as str or Path path={path!r:.100}")
         number = 0
         try:
             async with aiofiles.open(path, "xb") as file:

@@ -160,6 +160,7 @@ def test_what_the_library_decides_said_aloud_is_harmless(options: dict[str, Any]
         ({"compresion_type": 1}, "unknown option: did you mean compression_type?"),
         ({"value_serialiser": str}, "unknown option: did you mean value_serializer?"),
         ({"zzz": 1}, "unknown option: leave it out option=zzz"),
+        ({"slot_bytes": 1}, "unknown option: leave it out option=slot_bytes"),
         ({"acks": 1}, 'acks cannot be set: only acks="all" keeps what was acknowledged: leave it out acks=1'),
         ({"enable_idempotence": False}, "enable_idempotence cannot be set: order and recovery rest on idempotence"),
         ({"transactional_id": "me"}, "transactional_id cannot be set: the library names its transactions"),

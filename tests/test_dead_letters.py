@@ -222,6 +222,9 @@ async def test_exported_lines_say_everything_in_a_new_file(cluster: MockCluster,
         for path in (taken, tmp_path, tmp_path / "nowhere" / "file"):
             with pytest.raises(WalIOError, match="name a new file"):
                 await producer.dead_letters.export(path)
+        for nothing in (None, 1, b"letters"):
+            with pytest.raises(ConfigError, match="name a new file: pass a path as str or Path path="):
+                await producer.dead_letters.export(nothing)  # type: ignore[arg-type]
         assert len(await letters_of(producer)) == 2
     lines = [json.loads(line) for line in target.read_text().splitlines()]
     assert base64.b64decode(lines[0]["value"]) == b"v\xff"

@@ -1,6 +1,7 @@
 """Delivery as a whole: what is connected, what each outcome leads to, and what the rest of the package asks of it."""
 
 import asyncio
+import errno
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -274,7 +275,7 @@ class Delivery:
         """
         lost = self.ring.directory.lost()
         if lost is not None:
-            raise WalIOError(None, lost, str(self.ring.directory.path))
+            raise WalIOError(errno.ESTALE, lost, str(self.ring.directory.path))
 
     async def build(self, lanes: list[DeliveryLane], batches: list[Batch], timeout_ms: int) -> ProduceRequest:
         """Store what each batch is sent under, then SENT; return the request.

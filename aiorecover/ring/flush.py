@@ -5,6 +5,7 @@ the opening (R4).
 """
 
 import asyncio
+import errno
 import logging
 import queue
 import threading
@@ -110,7 +111,7 @@ class Flusher:
         self.running = None
         if error is not None:
             if not isinstance(error, WalIOError):
-                error = WalIOError(None, f"the flush failed: check the disk, then stop and start again: {error!r}")
+                error = WalIOError(errno.EIO, f"the flush failed: check the disk, then stop and start again: {error!r}")
             self.failed = error
             return
         self.done = job.number
