@@ -482,9 +482,9 @@ class RecoverableProducer:
     async def source_positions(self) -> dict[TopicPartition, int]:
         """Where to go on reading what this directory's records were made from.
 
-        Of each partition that the ``source`` of an accepted record has named: the offset after the newest one. To be
-        awaited before the first `publish` with a ``source``. After a power cut it goes back to what a completed flush
-        covered; what is left of the records after that is made again.
+        Of each partition that a ``source`` has named: the offset after that of the record accepted last, also where it
+        is lower than one before. To be awaited before the first `publish` with a ``source``. After a power cut it goes
+        back to what a completed flush covered; what is left of the records after that is made again.
 
         Raises:
             ClosedError: the producer is not running.
