@@ -34,7 +34,7 @@ class Reporter:
         """Whether the present task is one that ``on_delivery`` runs in."""
         return asyncio.current_task() in self._calling
 
-    async def delivered(self, batch: Batch) -> None:
+    async def report(self, batch: Batch) -> None:
         """Call it for each record of a batch, in order."""
         task = asyncio.current_task()
         for report in reports_of(batch, await asyncio.to_thread(batch_bytes, batch)):
@@ -53,9 +53,6 @@ class Reporter:
                 )
             finally:
                 self._calling.discard(task)
-
-    def stopped(self, error: BaseException) -> None:
-        """Delivery has stopped; nothing is reported any more."""
 
 
 def batch_bytes(batch: Batch) -> tuple[bytes, bytes]:

@@ -50,7 +50,7 @@ class Runtime:
         call = config.on_delivery
         self.reporter = None if call is None else Reporter(call, self.delivery.throttle)
         if self.reporter is not None:
-            self.delivery.listener, self.delivery.reports = self.reporter, True
+            self.delivery.report = self.reporter.report
         self.recovered = 0
         self.find: Callable[..., Any] = self.delivery.router.find
         self.lanes_filled = asyncio.Event()  # what earlier lives left is in the lanes

@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from aiorecover.errors import DeliveryError, WalIOError
 from aiorecover.kafka.broker_task import BrokerTask
@@ -61,20 +61,11 @@ class DeliveryOptions:
     transaction_timeout_ms: int = 60_000
 
 
-class Listener(Protocol):
-    """What delivery says to the producer."""
-
-    async def delivered(self, batch: Batch) -> None:
-        """A batch was acknowledged, and is not settled yet; only called where `reports` is True."""
-
-    def stopped(self, error: BaseException) -> None:
-        """Nothing more is delivered."""
-
-
 class Delivery:
     """Bring what is in the lanes to Kafka.
 
     Attributes:
+        report: awaited with each batch that was acknowledged, before it is settled, and with each of dead letters.
         delivered, dead_lettered, requests, errors: counts since the start; the first two are records.
 
     """
@@ -86,8 +77,7 @@ class Delivery:
         self.ring, self.writer, self.options = ring, writer, options
         self.flushed = flushed
         self.always, self.request_timeout_s = options.always, options.request_timeout_s
-        self.listener: Listener | None = None
-        self.reports = False  # the listener wants to hear of each batch
+        self.report: Callable[[Batch], Awaitable[None]] | None = None
         self.connection = Connection(self)
         self.client = Client(options.client, self.connection.check_cluster)
         self.throttle = LogThrottle(ring.files.monotonic)
@@ -142,8 +132,6 @@ class Delivery:
             _log.critical(
                 "delivery_stopped records stay in the ring until the next start error=%r", error, exc_info=error
             )
-            if self.listener is not None:
-                self.listener.stopped(error)
             for task in self._tasks:
                 task.cancel()
             self.waiters.stop()
@@ -313,15 +301,15 @@ class Delivery:
     async def settle(self, passed: list[tuple[DeliveryLane, Batch, int]], turn: int) -> None:
         """Settle batches that were acknowledged, each with its offset."""
         cold = [batch for _, batch, _ in passed if batch.segment.mapping is None]
-        if self.reports:
+        if self.report is not None:
             for lane, _, _ in passed:
                 lane.step(Event.HOLD)
         for number, (lane, batch, offset) in enumerate(passed, 1):
             batch.offset = offset if offset >= 0 else None
             if batch.identity is not None and batch.identity[:2] == lane.producer:
                 lane.sequence = (batch.identity[2] + batch.count) % SEQUENCES
-            if self.reports and self.listener is not None:
-                await self.listener.delivered(batch)
+            if self.report is not None:
+                await self.report(batch)
             if not number % turn:
                 await asyncio.sleep(0)
         if cold:

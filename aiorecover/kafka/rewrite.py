@@ -81,7 +81,6 @@ class Rewriter:
     def __init__(self, delivery: "Delivery") -> None:
         self.delivery, self.ring = delivery, delivery.ring
         self._assigning: set[Topic] = set()
-        self.waiting_for_room = False
         self.taking_out = asyncio.Lock()  # of dead letters: one caller at a time
         self.on_dead_letters: Callable[[list[tuple[int, int]]], None] = lambda _: None
 
@@ -240,11 +239,9 @@ class Rewriter:
             try:
                 await self._replace(parents, choose, reason)
             except WalFullError as error:
-                self.waiting_for_room = True
                 self.delivery.throttle.warn("rewrite_waits", "ring", "no room to rewrite a batch: %s", error)
                 await asyncio.sleep(FULL_PAUSE_S)
             else:
-                self.waiting_for_room = False
                 return
 
     # -- how -----------------------------------------------------------------------------------------------------------
@@ -261,8 +258,9 @@ class Rewriter:
         born = [child for laid in made for child, _ in laid.children]
         for lane in {child.lane: None for child in born}:
             self.delivery.router.ready(lane)
-        if reason is not None:
-            await self._report(born)
+        if reason is not None and self.delivery.report is not None:
+            for child in born:
+                await self.delivery.report(child)
 
     async def _lay_out_all(self, parents: list[Batch], choose: Choose, reason: str | None) -> list[_Laid]:
         """Write the children, and make them durable; where that fails, they are void."""
@@ -281,11 +279,6 @@ class Rewriter:
                     self.ring.abandon(child)
             raise
         return made
-
-    async def _report(self, letters: list[Batch]) -> None:
-        if self.delivery.reports and self.delivery.listener is not None:
-            for letter in letters:
-                await self.delivery.listener.delivered(letter)
 
     def _store_replaced(self, parents: list[Batch]) -> None:
         for parent in parents:

@@ -43,7 +43,6 @@ class Topic:
     """
 
     __slots__ = (
-        "asked_at",
         "count",
         "error",
         "keys",
@@ -63,7 +62,6 @@ class Topic:
         self.lanes: dict[int, DeliveryLane] = {}
         self.unassigned: DeliveryLane | None = None
         self.sticky: DeliveryLane | None = None
-        self.asked_at = 0.0
 
     @property
     def gate(self) -> tuple[int, int] | None:

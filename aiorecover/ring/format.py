@@ -27,8 +27,6 @@ _SEGMENT = struct.Struct("<8sIHBBIiQQII16s16s16x")  # see SegmentHead
 _LINES = struct.Struct("<QIIQQQQIIII IIIIIIII QI4xQQ")
 _REST_OF_LINE_0 = struct.Struct("<QQQQIIII")  # from the commit word on
 _LINE_1 = struct.Struct("<32x QI4x QQ")  # a new batch has no sync points
-_SEALED = struct.Struct("<II")  # count, last minus first sequence
-_POINT = struct.Struct("<IIII")
 _POINT_CRC = struct.Struct("<IIQIqQI4xIII")
 
 # Places within a batch.

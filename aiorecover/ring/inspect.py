@@ -42,7 +42,6 @@ class DirectoryView:
 
     path: Path
     checkpoint: Checkpoint | None
-    file_size: int = 0
     lanes: list[LaneView] = field(default_factory=list)
     unreadable: int = 0  # batches, and heads of segments
 
@@ -86,7 +85,6 @@ def look(path: Path | str, files: Files | None = None, geometry: Geometry = Geom
     view = DirectoryView(path, None if data is None else load(data, path / CHECKPOINT))
     lanes: dict[tuple[str, int], LaneView] = {}
     with _open(path, files, geometry) as opened:
-        view.file_size = files.size(opened.fd)
         segments = list(_segments(opened, view))
         parents = _Parents(opened, segments)
         for place, head in segments:
