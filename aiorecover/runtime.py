@@ -16,10 +16,11 @@ from aiorecover.kafka.lanes import LaneState
 from aiorecover.kafka.router import DEAD_TOPIC
 from aiorecover.manifests import Manifests
 from aiorecover.reporting import Reporter
+from aiorecover.ring.backlog import Recovered, fill_lanes, recover
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.flush import Keeper
 from aiorecover.ring.lane import DEAD
-from aiorecover.ring.opening import Recovered, fill_lanes, open_ring, recover
+from aiorecover.ring.opening import open_ring
 from aiorecover.ring.ring import Limits, Ring
 from aiorecover.ring.segments import Segment
 from aiorecover.ring.writer import FIRST_SEQUENCE, Writer

@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from aiorecover.ring.backlog import Recovered, fill_lanes, recover
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.files import Files
 from aiorecover.ring.format import BatchState
 from aiorecover.ring.lane import Cursor
 from aiorecover.ring.loading import read_ahead, take_ahead
-from aiorecover.ring.opening import Recovered, fill_lanes, open_ring, recover
+from aiorecover.ring.opening import open_ring
 from aiorecover.ring.records import VARINT
 from aiorecover.ring.ring import Limits, Ring
 from aiorecover.ring.writer import Writer

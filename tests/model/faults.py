@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from aiorecover.ring import flush, format, opening, recovery, ring, segments  # noqa: A004
+from aiorecover.ring import backlog, flush, format, opening, recovery, ring, segments  # noqa: A004
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.format import BatchState, SegmentKind
 from tests.model import disk
@@ -67,13 +67,13 @@ def trust(value: bool) -> Change:
 
 
 def settle_in_memory(reading: Any) -> None:
-    with patch.object(opening, "_store", nothing):
+    with patch.object(backlog, "_store", nothing):
         settle_implied(reading)
 
 
-settle_implied = opening._settle_implied
-take_down = opening._take_down
-void_children = opening._void_children
+settle_implied = backlog._settle_implied
+take_down = backlog._take_down
+void_children = backlog._void_children
 
 
 def any_done_is_evidence(*args: Any) -> None:
@@ -93,7 +93,7 @@ class NoDead:
 
 def flush_unmarked(owner: ring.Ring, left: list[segments.Segment], doubt_since: int) -> None:
     if doubt_since:
-        opening._write_again(owner, left, doubt_since)
+        backlog._write_again(owner, left, doubt_since)
     owner.files.flush(owner.fd)
 
 
@@ -102,7 +102,7 @@ def write_trusted_again(owner: ring.Ring, left: list[segments.Segment], since: i
 
 
 def write_heads_again(owner: ring.Ring, left: list[segments.Segment], since: int) -> None:
-    with patch.object(opening, "in_question", lambda *_: False):
+    with patch.object(backlog, "in_question", lambda *_: False):
         write_again(owner, left, since)
 
 
@@ -111,8 +111,8 @@ def write_no_regions_again(owner: ring.Ring, left: list[segments.Segment], since
         write_again(owner, left, since)
 
 
-flush_opening = opening._flush
-write_again = opening._write_again
+flush_opening = backlog._flush
+write_again = backlog._write_again
 
 
 def forget_late(*args: Any) -> None:
@@ -142,12 +142,12 @@ def commit_first() -> tuple[Change, ...]:
     return (disk._Slices, "__setitem__", later), (disk._Words, "__setitem__", word)
 
 
-def write_on(owner: ring.Ring, found: opening.Recovered, _: None) -> None:
+def write_on(owner: ring.Ring, found: backlog.Recovered, _: None) -> None:
     """Cursors go on in the segments of earlier lives."""
     for left in found.left:
         one = left.segment
         if one.kind is SegmentKind.PUBLISHED and left.waiting and one.lane.published.segment is None:
-            ends = list(opening._batches(one))
+            ends = list(backlog._batches(one))
             one.cooled = one.closed = False
             one.region.heat()
             one.lane.published.segment = one
@@ -209,7 +209,7 @@ def void_as_settled(owner: ring.Ring, one: segments.Segment, found: recovery.Fou
 
 
 def void_in_memory(reading: Any) -> None:
-    with patch.object(opening, "_store", nothing):
+    with patch.object(backlog, "_store", nothing):
         void_children(reading)
 
 
@@ -219,7 +219,7 @@ def seal_the_void(reading: Any) -> None:
     reading.opened = opened
 
 
-store = opening._store
+store = backlog._store
 _is_void = recovery.is_void
 
 

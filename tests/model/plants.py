@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from aiorecover.ring import flush, format, lane, loading, opening, recovery, ring, segments  # noqa: A004
+from aiorecover.ring import backlog, flush, format, lane, loading, recovery, ring, segments  # noqa: A004
 from aiorecover.ring.directory import Directory
 from tests.model import disk
 from tests.model.faults import (
@@ -92,30 +92,30 @@ PLANTS = (
     Plant("R2", "commit words never count", (trust(False),), KILL),
     Plant("R2", "identities of another boot count", ((loading, "identity_counts", lambda *_: True),)),
     Plant("R2", "identities count for ever", ((loading, "IDENTITY_MS", 1 << 60),), Plan(kinds="k", age=0.5)),
-    Plant("R3", "no prefix", ((opening, "_settle_implied", nothing),), chain("settled:p", mode=ALWAYS)),
+    Plant("R3", "no prefix", ((backlog, "_settle_implied", nothing),), chain("settled:p", mode=ALWAYS)),
     Plant(
         "R3",
         "the prefix is not stored",
-        ((opening, "_settle_implied", settle_in_memory),),
+        ((backlog, "_settle_implied", settle_in_memory),),
         chain("settled:p,following:p", mode=ALWAYS, crash=-1),
     ),
-    Plant("R3", "any done batch is evidence", ((opening, "_take_down", any_done_is_evidence),)),
-    Plant("R3", "a dead letter is evidence", ((opening, "SegmentKind", NoDead),), chain("letters:k")),
-    Plant("R4", "no fdatasync", ((opening, "_flush", nothing),), chain("points:k,sends:p", crash=70, mode=ALWAYS)),
+    Plant("R3", "any done batch is evidence", ((backlog, "_take_down", any_done_is_evidence),)),
+    Plant("R3", "a dead letter is evidence", ((backlog, "SegmentKind", NoDead),), chain("letters:k")),
+    Plant("R4", "no fdatasync", ((backlog, "_flush", nothing),), chain("points:k,sends:p", crash=70, mode=ALWAYS)),
     Plant(
         "R4",
         "a failed fdatasync leaves no word",
-        ((opening, "_flush", flush_unmarked),),
+        ((backlog, "_flush", flush_unmarked),),
         chain("unflushed:k,fail:k,following:p"),
     ),
     Plant(
-        "R4", "no sync points with the first flush", ((opening, "fill_lanes", before(opening.fill_lanes, forget_late)),)
+        "R4", "no sync points with the first flush", ((backlog, "fill_lanes", before(backlog.fill_lanes, forget_late)),)
     ),
     Plant("R5", "commit before the bytes", commit_first(), KILL),
     Plant(
         "R5",
         "cursors go on in segments of earlier lives",
-        ((opening, "fill_lanes", after(opening.fill_lanes, write_on)),),
+        ((backlog, "fill_lanes", after(backlog.fill_lanes, write_on)),),
     ),
     Plant(
         "R6",
@@ -145,23 +145,23 @@ PLANTS = (
         "R6", "no notes in the checksum", ((format, "point_crc", crc_without(1)),), chain("dies_flushing:p", crash=-1)
     ),
     Plant("R6", "no poison", ((FLUSHER, "complete", go_on),), Plan(kinds="f")),
-    Plant("R6", "nothing is written again", ((opening, "_write_again", nothing),), chain("fails:k,following:p")),
+    Plant("R6", "nothing is written again", ((backlog, "_write_again", nothing),), chain("fails:k,following:p")),
     Plant(
         "R6",
         "only heads are written again",
-        ((opening, "_write_again", write_heads_again),),
+        ((backlog, "_write_again", write_heads_again),),
         chain("fails:k,following:p"),
     ),
     Plant(
         "R6",
         "segments of another boot are not written again",
-        ((opening, "_write_again", write_trusted_again),),
+        ((backlog, "_write_again", write_trusted_again),),
         chain("stored:p,send_fails:k,following:p", mode=ALWAYS),
     ),
     Plant(
         "R6",
         "heads of regions are not written again",
-        ((opening, "_write_again", write_no_regions_again),),
+        ((backlog, "_write_again", write_no_regions_again),),
         chain("another_class_fails:k,following:p"),
     ),
     Plant("R6", "no dirty word", ((Directory, "mark_flush", nothing),), chain("fails:k,following:p")),
@@ -180,22 +180,22 @@ PLANTS = (
         chain("goes_on:p"),
     ),
     Plant(
-        "R8", "children count beside their parent", ((opening, "is_void", lambda *_, **__: False),), chain("halfway:k")
+        "R8", "children count beside their parent", ((backlog, "is_void", lambda *_, **__: False),), chain("halfway:k")
     ),
     Plant(
         "R8",
         "void children are not stored as void",
-        ((opening, "_void_children", void_in_memory),),
+        ((backlog, "_void_children", void_in_memory),),
         chain("halfway:k,finishing:k"),
     ),
-    Plant("R8", "void children are settled", ((opening, "_store", void_as_settled),), KILL),
+    Plant("R8", "void children are settled", ((backlog, "_store", void_as_settled),), KILL),
     Plant(
         "R8",
         "an open void child is sealed",
-        ((opening, "_void_children", seal_the_void),),
+        ((backlog, "_void_children", seal_the_void),),
         chain("halfway:k,finishing:k", crash=130),
     ),
-    Plant("R8", "orphans are void", ((opening, "is_void", orphans_are_void),), chain("child:p")),
+    Plant("R8", "orphans are void", ((backlog, "is_void", orphans_are_void),), chain("child:p")),
     Plant("R9", "lanes do not wait for unassigned records", ((Life, "unassigned_from", lambda _: None),)),
     Plant("R10", "reuse at once", ((ring.Ring, "park", ring.Ring.free),), chain("reuse_at_once:p", mode=ALWAYS)),
     Plant(
@@ -218,7 +218,7 @@ PLANTS = (
         chain("neighbours:p", damage=1.0, crash=-1),
     ),
     Plant(
-        "R14", "children are not checked", ((opening, "intact", lambda *_, **__: True),), chain("letters:k", damage=1.0)
+        "R14", "children are not checked", ((backlog, "intact", lambda *_, **__: True),), chain("letters:k", damage=1.0)
     ),
     Plant("R16", "the checkpoint takes the newest position", ((FLUSHER, "run", before(run, live_sources)),)),
     Plant(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from aiorecover.errors import RecordTooLargeError, WalFullError, WalIOError
-from aiorecover.ring import opening
+from aiorecover.ring import backlog, opening
 from aiorecover.ring.checkpoint import load
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.format import Geometry
@@ -116,12 +116,12 @@ class Process:
         ring = self.ring
         self.files.during = meanwhile
         try:
-            found = opening.recover(ring, self.left)
+            found = backlog.recover(ring, self.left)
         finally:
             self.files.during = None
         if meanwhile is not None:
             meanwhile()
-        opening.fill_lanes(ring, found)
+        backlog.fill_lanes(ring, found)
         self.recovered = found.records + self.ring.damaged
         self.world.log(f"recovered records={found.records} damaged={found.damaged} late={len(found.late)}")
         self._check_sources()

@@ -8,12 +8,13 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.util import calc_crc32c
 
 from aiorecover.ring import writer
+from aiorecover.ring.backlog import Recovered, fill_lanes, recover
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.files import Files
 from aiorecover.ring.format import OWN_HEAD_SIZE, BatchState, Geometry
 from aiorecover.ring.lane import Lane
 from aiorecover.ring.loading import read_ahead, take_ahead
-from aiorecover.ring.opening import Recovered, fill_lanes, open_ring, recover
+from aiorecover.ring.opening import open_ring
 from aiorecover.ring.records import ATTRIBUTES_AT, CRC_AT, NULL, varint
 from aiorecover.ring.ring import Limits, Ring
 from aiorecover.ring.segments import Batch
