@@ -260,7 +260,7 @@ class Runtime:
             oldest_age_seconds=self._oldest_age(),
             epoch=ring.epoch,
             bytes_used=ring.used,
-            bytes_allocated=ring.used + ring.kept,
+            bytes_allocated=ring.used + ring.pool.kept,
             wal_max_bytes=ring.limits.max_bytes,
             wal_min_free_bytes=ring.min_free,
             full=ring.full,

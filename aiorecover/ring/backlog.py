@@ -237,7 +237,7 @@ def _write_again(ring: Ring, segments: list[Segment], since: int) -> None:
 
     Of a segment of another boot these are the words that openings since, and delivery, have stored.
     """
-    for region in ring.regions:
+    for region in ring.pool.regions:
         ring.files.write(ring.fd, region.base, layout.pack_region(region.size, region.base))
     for segment in segments:
         segment.write(0, bytes(segment.read(0, SEGMENT_HEAD_SIZE)))

@@ -90,7 +90,7 @@ def _read_region(ring: Ring, base: int) -> Iterator[Segment]:
     if files.size(ring.fd) < base + geometry.region:  # the process died as the file grew
         files.set_size(ring.fd, base + geometry.region)
     region = Region(files, ring.fd, base, size, geometry.region)
-    ring.regions.append(region)
+    ring.pool.regions.append(region)
     for at in geometry.places(size):
         files.will_need(ring.fd, base + at, SEGMENT_HEAD_SIZE)
     for at in geometry.places(size):
@@ -98,7 +98,7 @@ def _read_region(ring: Ring, base: int) -> Iterator[Segment]:
         head = layout.read_segment(data, base + at, size)
         if head is None:
             keep_segment_aside(ring, base + at, size, data)
-            ring.add_hole(base + at, size)
+            ring.pool.add_hole(base + at, size)
         else:
             yield _segment(ring, region, at, head)
 

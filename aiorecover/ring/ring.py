@@ -1,4 +1,4 @@
-"""The ring: a pool of segments in one file. It takes and reuses them, gives disk space back, and keeps the limits.
+"""The ring: it gives segments of the file to lanes, takes them back, and keeps the limits.
 
 All methods belong to the event loop's thread, but for those that say "blocks": these run in a thread.
 """
@@ -16,17 +16,15 @@ from aiorecover.ring import format as layout
 from aiorecover.ring.checkpoint import Checkpoint
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.flush import Flusher
-from aiorecover.ring.format import PAGE, SEGMENT_HEAD_SIZE, BatchState, Geometry, SegmentHead, SegmentKind
+from aiorecover.ring.format import SEGMENT_HEAD_SIZE, BatchState, Geometry, SegmentHead, SegmentKind
 from aiorecover.ring.lane import DEAD, Away, Lane
-from aiorecover.ring.segments import Batch, Region, Segment
+from aiorecover.ring.pool import Beside, FreeSegment, Pool
+from aiorecover.ring.segments import Batch, Segment
 
 IDLE_S = 1.0  # a lane without records gives its segment back after it: a start and one record take 64 KiB no longer
-REST_S = 3.0  # free segments keep their disk space so long: a busy ring reuses them within one flush
-KEPT_MOST = 8 << 20  # bytes of free segments that a busy ring keeps beyond that: a pause is no reason to allocate anew
 LEAST_BYTES = 8 << 20  # `wal_max_bytes` at the least: some lanes, and room to rewrite
 SHARE_OF_VOLUME = 20  # a twentieth of the volume stays free unless the caller says otherwise
 FREE_MOST = 1 << 30  # or a GiB, where that is less
-RESTED_MOST = 128  # free segments that give their disk space back each second: 0.1 to 3 ms each, beside the loop
 DAMAGES_MOST = 1000  # damaged batches that wait to be named in a manifest: the log names all
 NAMED_LANES = 3  # that an error about a full ring names
 
@@ -39,14 +37,6 @@ class Limits(NamedTuple):
     max_bytes: int = 20 << 30
     min_free: int | None = None
     batch_bytes: int = 256 << 10
-
-
-class FreeSegment(NamedTuple):
-    """A free segment that has disk space: ``held`` bytes, of which ``reserved`` from its start are there for sure."""
-
-    place: int
-    reserved: int
-    held: int
 
 
 class Ring:
@@ -75,10 +65,10 @@ class Ring:
             tuple[str, int], tuple[int, int, int]
         ] = {}  # offset, epoch and sequence of the newest record
         self.lanes: dict[tuple[str, int], Lane] = {}
-        self.regions: list[Region] = []
+        self.pool = Pool(self.files, self.fd, geometry)
         self.parked: list[Segment] = []
         self.away = Away()
-        self.used = self.kept = 0
+        self.used = 0
         self.pending = 0  # records in sealed batches that are not done
         self.transaction = self.settled_transaction = 0  # the highest number in a batch, and in a settled one (R12)
         self.recovering = False
@@ -91,14 +81,11 @@ class Ring:
         self.flusher = Flusher(self)
         self.next_sequence: Callable[[], int] = lambda: 0
         self.want_flush: Callable[[], None] = lambda: None
-        self.beside: Callable[[Callable[[], None], Callable[[], None]], None] = _at_once
+        self.beside: Beside = _at_once
         self.owner: Any = None  # the producer behind the receipts
         self.on_ready: Callable[[Lane], None] = lambda _: None  # a lane has a first record, or a full batch
         self._ordinal = 0
-        self._free: dict[int, list[FreeSegment]] = {}
-        self._holes: dict[int, deque[int]] = {}  # places of segments without disk space
         self._cooling: list[tuple[int, Segment]] = []  # number of the flush that has to be done, segment
-        self._rested: dict[int, float] = {}  # since when a class has had free segments
 
     # -- space ---------------------------------------------------------------------------------------------------------
 
@@ -113,7 +100,7 @@ class Ring:
         self.min_free = (
             min(FREE_MOST, total // SHARE_OF_VOLUME) if self.limits.min_free is None else self.limits.min_free
         )
-        room = free + self.used + self.kept - self.min_free
+        room = free + self.used + self.pool.kept - self.min_free
         least = min(LEAST_BYTES, self.limits.max_bytes)
         if room < least and not self.used:
             fits = max(0, free - least)
@@ -126,10 +113,6 @@ class Ring:
     def start_ordinals(self) -> None:
         """Begin the ordinals of this epoch."""
         self._ordinal = self.epoch << 32
-
-    def add_hole(self, place: int, size: int) -> None:
-        """Put a segment that was never used, or holds nothing, into the pool."""
-        self._holes.setdefault(size, deque()).append(place)
 
     def size_for(self, need: int) -> int | None:
         """Return the class of segment that takes ``need`` bytes, its head included; None: none does."""
@@ -171,14 +154,14 @@ class Ring:
             self.boot_id,
             self.producer_id,
         )
-        region = self.regions[place // self.geometry.region]
+        region = self.pool.region_of(place)
         segment = Segment(region, place - region.base, head, lane)
         segment.allocated = reserved
         try:
             segment.allocate(SEGMENT_HEAD_SIZE, min(size, self.geometry.small))
             region.heat()
         except BaseException:
-            self._pool(place, size, segment.allocated, segment.allocated)
+            self.pool.put(place, size, segment.allocated, segment.allocated)
             raise
         segment.write(0, layout.pack_segment(head, place))
         segment.opened_at = self.files.monotonic()
@@ -195,16 +178,15 @@ class Ring:
         if not self.allows(small):
             return True
         try:
-            return not self._free.get(small) and self.files.volume(self.directory.path)[0] - small < self.min_free
+            return not self.pool.keeps(small) and self.files.volume(self.directory.path)[0] - small < self.min_free
         except WalError:  # the directory was removed: `state` says so
             return False
 
     def _find(self, size: int, rewriting: bool) -> FreeSegment:  # noqa: FBT001
-        if free := self._free.get(size):
-            found = free.pop()
-            self.kept -= found.held
+        found = self.pool.take_kept(size)
+        if found is not None:
             return found
-        self._give_back_free(self.used + self.kept + size - self.limits.max_bytes)
+        self.pool.give_back(self.used + self.pool.kept + size - self.limits.max_bytes)  # of other sizes
         volume = self.files.volume(self.directory.path)[0]
         if volume - size < (0 if rewriting else self.min_free):
             self._hurry()
@@ -212,32 +194,7 @@ class Ring:
                 "the volume is full: free disk space, wait for delivery, or lower wal_min_free_bytes "
                 f"free={volume} wal_min_free_bytes={self.min_free} path={self.directory.path}"
             )
-        if not self._holes.get(size):
-            self._new_region(size)
-        return FreeSegment(self._holes[size].popleft(), 0, 0)
-
-    def _new_region(self, size: int) -> None:
-        """Give an unused region this class, or let the file grow by one."""
-        region = next((one for one in self.regions if not one.used and one.size != size), None)
-        if region is None:
-            region = Region(self.files, self.fd, len(self.regions) * self.geometry.region, size, self.geometry.region)
-            self.files.set_size(self.fd, region.base + self.geometry.region)
-            self.files.allocate(self.fd, region.base, PAGE)
-            self.regions.append(region)
-        else:
-            self._forget_free(region)
-        self.files.write(self.fd, region.base, layout.pack_region(size, region.base))
-        region.size = size
-        self._holes.setdefault(size, deque()).extend(region.base + at for at in self.geometry.places(size))
-
-    def _forget_free(self, region: Region) -> None:
-        """Take the segments of a region that is given another class out of the pools, and their disk space back."""
-        inside = range(region.base, region.base + self.geometry.region)
-        free = self._free.get(region.size, [])
-        self.kept -= sum(one.held for one in free if one.place in inside)
-        self._free[region.size] = [one for one in free if one.place not in inside]
-        self._holes[region.size] = deque(place for place in self._holes.get(region.size, ()) if place not in inside)
-        self.files.give_back(self.fd, region.base + PAGE, self.geometry.region - PAGE)
+        return self.pool.take_hole(size)
 
     def free(self, segment: Segment) -> None:
         """Put a segment whose batches are all done, durably, back into the pool."""
@@ -249,23 +206,9 @@ class Ring:
         segment.lane.earlier -= segment.earlier
         self.used -= segment.size
         if segment.earlier:  # how much of it has disk space is not known
-            self._pool(segment.place, segment.size, 0, segment.size)
+            self.pool.put(segment.place, segment.size, 0, segment.size)
         else:
-            self._pool(segment.place, segment.size, segment.allocated, segment.allocated)
-
-    def _pool(self, place: int, size: int, reserved: int, held: int) -> None:
-        self._free.setdefault(size, []).append(FreeSegment(place, reserved, held))
-        self.kept += held
-
-    def _give_back_free(self, need: int) -> None:
-        """Give back the disk space of free segments of other classes: together they would go beyond the limit."""
-        for size, free in self._free.items():
-            while free and need > 0:
-                self.files.give_back(self.fd, free[-1].place, size)
-                one = free.pop()
-                self.kept -= one.held
-                need -= one.held
-                self._holes.setdefault(size, deque()).appendleft(one.place)
+            self.pool.put(segment.place, segment.size, segment.allocated, segment.allocated)
 
     def _hurry(self) -> None:
         """Bring nearer what makes room: segments of idle lanes, and a flush that frees parked ones."""
@@ -355,7 +298,7 @@ class Ring:
             elif segment.pending and not segment.cooled and segment.unloaded == SEGMENT_HEAD_SIZE:
                 segment.cool()
         self._cooling = waiting
-        for region in self.regions:
+        for region in self.pool.regions:
             if not region.hot:
                 region.mapping = None  # unmapped once no thread reads there
 
@@ -367,36 +310,7 @@ class Ring:
                 lane.give_back()
         if self._cooling or self.parked:
             self.want_flush()
-        for size, free in self._free.items():
-            if not free:
-                self._rested.pop(size, None)
-            elif now - self._rested.setdefault(size, now) >= REST_S:
-                self._rest(size, free)
-
-    def _rest(self, size: int, free: list[FreeSegment]) -> None:
-        """Give the disk space of some free segments back, beside the loop.
-
-        They are in no pool meanwhile, and their regions count as used, so that none is given another class.
-        """
-        some: list[FreeSegment] = []
-        while free and len(some) < RESTED_MOST and (not self.used or self.kept > KEPT_MOST):
-            some.append(free.pop(0))
-            self.kept -= some[-1].held
-        regions = [self.regions[one.place // self.geometry.region] for one in some]
-
-        def dig() -> None:
-            for one in some:
-                self.files.give_back(self.fd, one.place, size)
-
-        def dug() -> None:
-            for region in regions:
-                region.used -= 1
-            self._holes.setdefault(size, deque()).extendleft(one.place for one in some)
-
-        if some:
-            for region in regions:
-                region.used += 1
-            self.beside(dig, dug)
+        self.pool.rest(now, self.beside, busy=self.used > 0)
 
     # -- the checkpoint ------------------------------------------------------------------------------------------------
 
@@ -445,7 +359,7 @@ class Ring:
     def close(self) -> None:
         """Unmap everything and let go of the directory."""
         self.closing = True
-        for region in self.regions:
+        for region in self.pool.regions:
             region.close()
         self.directory.close()
 

@@ -47,7 +47,7 @@ def ordinals_go_on(self: ring.Ring) -> None:
 
 def _segments_of(owner: ring.Ring) -> list[segments.Segment]:
     found = []
-    for region in owner.regions:
+    for region in owner.pool.regions:
         for at in owner.geometry.places(region.size):
             data = owner.files.read(owner.fd, region.base + at, format.SEGMENT_HEAD_SIZE)
             head = format.read_segment(data, region.base + at, region.size)
@@ -107,7 +107,7 @@ def write_heads_again(owner: ring.Ring, left: list[segments.Segment], since: int
 
 
 def write_no_regions_again(owner: ring.Ring, left: list[segments.Segment], since: int) -> None:
-    with patch.object(owner, "regions", []):
+    with patch.object(owner.pool, "regions", []):
         write_again(owner, left, since)
 
 

@@ -267,7 +267,7 @@ def test_a_mapping_that_was_closed_is_an_error_and_nothing_is_stored(tmp_path: P
     with Store(tmp_path, name) as store:
         store.publish(1)
         store.publish(2)
-        region = store.ring.regions[0]
+        region = store.ring.pool.regions[0]
         assert region.mapping is not None
         region.mapping.close()
         before = store.state()
