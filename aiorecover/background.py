@@ -5,9 +5,8 @@ import errno
 
 from aiorecover.adoption import Adoption
 from aiorecover.errors import WalIOError
-from aiorecover.kafka.delivery import Delivery
+from aiorecover.kafka.expiry import Expiry
 from aiorecover.ring.directory import Directory
-from aiorecover.ring.ring import Ring
 
 OWNER_S = 1.0  # between two looks at the paths of our files
 EXPIRY_S = 0.5  # between two looks for records that are too old
@@ -27,11 +26,11 @@ async def watch_owner(directory: Directory) -> None:
             raise WalIOError(errno.ESTALE, replaced, str(directory.path))
 
 
-async def expire(ring: Ring, delivery: Delivery, limit_s: float) -> None:
+async def expire(expiry: Expiry, limit_s: float) -> None:
     """Bury records that could not be delivered in time (``delivery_timeout_ms``)."""
     while True:
         await asyncio.sleep(min(EXPIRY_S, limit_s / 4))
-        delivery.expire_before(ring.files.now_ms() / 1000 - limit_s)
+        expiry.bury_before(expiry.ring.files.now_ms() / 1000 - limit_s)
 
 
 async def adopt_orphans(adoption: Adoption) -> None:

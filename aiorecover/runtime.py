@@ -12,6 +12,7 @@ from aiorecover.background import adopt_orphans, expire, watch_owner
 from aiorecover.config import Config
 from aiorecover.errors import ClosedError, DeliveryPendingError, RecoverError, WalError
 from aiorecover.kafka.delivery import Delivery, DeliveryOptions, cancel_all
+from aiorecover.kafka.expiry import Expiry
 from aiorecover.kafka.lanes import LaneState
 from aiorecover.kafka.router import DEAD_TOPIC
 from aiorecover.manifests import Manifests
@@ -103,7 +104,7 @@ class Runtime:
         if not self._segments:
             self.lanes_filled.set()
         if self.config.delivery_timeout_ms is not None:
-            beside.append(expire(self.ring, self.delivery, self.config.delivery_timeout_ms / 1000))
+            beside.append(expire(Expiry(self.delivery), self.config.delivery_timeout_ms / 1000))
         if self.config.adoption_grace_ms is not None:
             self.adoption = Adoption(self.config, self, Runtime.open)
             beside.append(adopt_orphans(self.adoption))

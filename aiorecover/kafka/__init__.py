@@ -9,6 +9,7 @@
     `connection`      reached or not, which cluster, who leads which partition
     `waiters`         callers that wait for all, or for one batch
     `rewrite`         a batch's records laid out anew as other batches
+    `expiry`, `dead_letter_topic`     what became too old; copies of dead letters
     `recovery_check`  looking in Kafka for what may have been sent before
     `transactions`    exactly once
     `client`          everything that is asked of Kafka, over aiokafka's client

@@ -17,7 +17,7 @@ from aiorecover.kafka.log_throttle import LogThrottle
 from aiorecover.kafka.outcomes import UNREAD, Action, Outcome, Persisted
 from aiorecover.kafka.produce import ProduceRequest, payload
 from aiorecover.kafka.recovery_check import RecoveryCheck
-from aiorecover.kafka.rewrite import FULL, Rewriter
+from aiorecover.kafka.rewrite import Rewriter
 from aiorecover.kafka.router import Partitioner, Router, Topic
 from aiorecover.kafka.transactions import TransactionTask
 from aiorecover.kafka.waiters import Waiters
@@ -202,7 +202,7 @@ class Delivery:
         if older is not None and older.state is LaneState.HALTED:
             self.rewriter.halt(lane, "older records of the topic have no partition, and the disk has failed")
             return
-        self._hold(lane)
+        self.hold(lane)
         self._gated[lane] = None
 
     def open_gate(self, topic: Topic) -> None:
@@ -213,7 +213,7 @@ class Delivery:
 
     def hold_for_flush(self, lane: DeliveryLane) -> None:
         """Wait for a flush that covers the lane's oldest batch (R7)."""
-        self._hold(lane)
+        self.hold(lane)
         self._unflushed[lane] = None
         if len(self._unflushed) == 1:
             self.spawn(self._await_flush(), "aiorecover-flushed")
@@ -239,7 +239,7 @@ class Delivery:
         sent = batch.state is BatchState.SENT and batch.identity is None
         if not self.options.check or not (sent or not (batch.segment.trusted or lane.checked)):
             return False
-        self._hold(lane)
+        self.hold(lane)
         self.spawn(self._check(lane), "aiorecover-check")
         return True
 
@@ -250,7 +250,8 @@ class Delivery:
         else:
             self.failed(lane, UNREAD)
 
-    def _hold(self, lane: DeliveryLane) -> None:
+    def hold(self, lane: DeliveryLane) -> None:
+        """Send nothing of a lane until `Router.go_on`."""
         self.router.displace(lane)
         lane.step(Event.HOLD)
 
@@ -367,7 +368,7 @@ class Delivery:
     def refused(self, lane: DeliveryLane, batch: Batch, reason: str) -> None:
         """Kafka refuses something in a batch for good: halve it until the record at fault stands alone."""
         lane.error = reason
-        self._hold(lane)
+        self.hold(lane)
         self.spawn(self.rewriter.refused(lane, batch, reason), "aiorecover-rewrite")
 
     def renew(self, lane: DeliveryLane, *, producer_lost: bool = False) -> None:
@@ -388,7 +389,7 @@ class Delivery:
         lane.error = outcome.reason
         self.throttle.warn("identity_lost", lane.stored, "%s: it gets another one lane=%s", outcome.reason, lane.stored)
         if doubt and self.options.check:
-            self._hold(lane)
+            self.hold(lane)
             self.spawn(self._check(lane), "aiorecover-check")
         else:
             self.failed(lane, outcome)
@@ -406,37 +407,6 @@ class Delivery:
             self.connection.want_metadata()
             await asyncio.sleep(PAUSE_S)
         return set(topic.leaders)
-
-    def expire_before(self, moment: float) -> None:
-        """Bury what was accepted before ``moment``, Unix seconds, and is neither in flight nor held."""
-        if not self.settled_before:
-            return
-        if self.rewriter.dead_is_full:
-            self.throttle.warn("dead_letters_full", "ring", "%s: records that are too old wait", FULL)
-            return
-        for lane in list(self.router.lanes.values()):
-            if lane.topic.unassigned is lane and self.rewriter.is_assigning(lane.topic):
-                continue
-            cursor = lane.stored.published
-            if cursor.batch is not None and cursor.index and cursor.batch.accepted_at < moment:
-                cursor.seal()
-            batch = lane.head
-            waits = lane.state in (LaneState.SEALED, LaneState.BACKING_OFF) or lane.topic.unassigned is lane
-            unread = batch is None and bool(lane.stored.later)  # no broker's task has asked for it yet
-            old = batch is not None and batch.accepted_at < moment
-            if waits and lane.state not in (LaneState.HELD, LaneState.HALTED) and (old or unread):
-                self._hold(lane)
-                self.spawn(self._expire(lane, moment), "aiorecover-expire")
-
-    async def _expire(self, lane: DeliveryLane, moment: float) -> None:
-        """Bury a lane's batches that are too old; the lane is held."""
-        await self.load(lane)
-        while (batch := lane.head) is not None and batch.accepted_at < moment and not self.rewriter.dead_is_full:
-            if not await self.rewriter.expire(lane, batch):
-                return
-            await self.load(lane)
-        self.router.go_on(lane)
-        self.waiters.check()
 
     def troubles(self) -> Iterable[str]:
         """Say what holds records up, the worst first."""

@@ -8,15 +8,6 @@ One mechanism, for
 
 Children first, marked with their parent; a flush; REPLACED; a flush; then they take its place in the lanes. What dies
 in between leaves children that the next opening voids, or a parent that is replaced.
-
-``dead_letter_topic``: a dead letter is published there, too, as a record of its own. The first of the two flushes
-covers it, so it is not lost; a crash before the second one publishes it once more. A dead letter of that topic itself
-is not copied. Its headers are those of the record and these, Kafka Connect's where it has a name:
-
-    __connect.errors.topic, __connect.errors.partition     where it was to go; no partition: it was not known
-    __connect.errors.exception.message                     why it did not get there
-    aiorecover-dlq-id                                      the record's id
-    aiorecover-dlq-timestamp                               its timestamp, ms since 1970; the copy has the present
 """
 
 import asyncio
@@ -26,27 +17,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorecover.errors import ClosedError, WalFullError, WalIOError
+from aiorecover.kafka.dead_letter_topic import TURN_S, publish_copies
 from aiorecover.kafka.lanes import DeliveryLane, Event, LaneState
 from aiorecover.kafka.outcomes import UNREAD
 from aiorecover.kafka.router import DEAD_TOPIC, PartitionerError, Topic
-from aiorecover.record_id import RECORD_ID_HEADER
 from aiorecover.ring.format import BatchState
 from aiorecover.ring.lane import DEAD, VARINT_MOST, Lane, note_room
 from aiorecover.ring.notes import Note, encode_payload, read_notes
-from aiorecover.ring.records import decode, id_of, key_of, timestamp_delta, walk
+from aiorecover.ring.records import id_of, key_of, timestamp_delta, walk
 from aiorecover.ring.segments import Batch
 from aiorecover.ring.writer import append_raw
 
 if TYPE_CHECKING:
     from aiorecover.kafka.delivery import Delivery
 
-TURN_S = 0.002  # on the loop at a time
 FULL_PAUSE_S = 0.5  # before a rewrite that found no room is tried again
 AHEAD = 16  # unassigned batches that are rewritten with one pair of flushes: 4 MiB of records
 FULL = "dead letters hold a quarter of the ring: purge some, or requeue them"
 DEAD_SHARE = 4  # dead letters hold a quarter of the ring at the most; beyond that the lane halts
 ROOM = 64  # bytes beside the records of a child: its head is counted elsewhere
-CONNECT, OWN = "__connect.errors.", "aiorecover-dlq-"  # what the headers of a copy begin with
 
 _log = logging.getLogger("aiorecover")
 
@@ -128,7 +117,7 @@ class Rewriter:
 
     async def refused(self, lane: DeliveryLane, batch: Batch, reason: str) -> None:
         """Halve a batch that Kafka refuses; bury the record where it stands alone, or halt the lane."""
-        if lane.doubt and not await self._is_known(lane):
+        if lane.doubt and not await self.delivery.checker.look(lane):
             self.delivery.failed(lane, UNREAD)
             return
         if lane.head is batch:
@@ -138,13 +127,11 @@ class Rewriter:
                 self.halt(lane, full + reason)
                 return
             half = batch.count // 2
-            dead = self.ring.lane(DEAD_TOPIC, DEAD)
             try:
-                await self._persist(
-                    [batch],
-                    (lambda _, __: (dead, 0)) if alone else (lambda _, index: (lane.stored, int(index >= half))),
-                    reason if alone else None,
-                )
+                if alone:
+                    await self.bury(batch, reason)
+                else:
+                    await self._rewrite(batch, lambda _, index: (lane.stored, int(index >= half)))
             except WalIOError as error:
                 self.halt(lane, f"{reason}, and the disk has failed: {error}")
                 return
@@ -154,33 +141,6 @@ class Rewriter:
         lane.error = None
         self.delivery.router.go_on(lane)
         self.delivery.waiters.check()
-
-    async def expire(self, lane: DeliveryLane, batch: Batch) -> bool:
-        """Bury all records of a batch that could not be delivered in time; the lane is held. False: it is halted."""
-        reason = "not delivered within delivery_timeout_ms"
-        if (lane.doubt or self._sent_before(lane, batch)) and not await self._is_known(lane):
-            reason += ", and kafka cannot be read: it may be there"
-        if lane.head is batch:
-            dead = self.ring.lane(DEAD_TOPIC, DEAD)
-            count = batch.count
-            try:
-                await self._persist([batch], lambda _, __: (dead, 0), reason)
-            except WalIOError as error:
-                self.halt(lane, f"{reason}, and the disk has failed: {error}")
-                return False
-            _log.error("dead_letter not delivered in time lane=%s records=%d", lane.stored, count)
-        self.delivery.checker.end_doubt(lane)
-        return True
-
-    def _sent_before(self, lane: DeliveryLane, batch: Batch) -> bool:
-        """Whether an earlier life may have sent a batch."""
-        if batch.epoch == self.ring.epoch or lane.stored.partition < 0 or self.delivery.options.transactional_id:
-            return False  # in transactions, their number has said it
-        return batch.state is BatchState.SENT or not (batch.segment.trusted or lane.checked)
-
-    async def _is_known(self, lane: DeliveryLane) -> bool:
-        """Settle what may have been persisted and is in Kafka (R11); False: it cannot be read now."""
-        return not self.delivery.options.check or await self.delivery.checker.look(lane)
 
     async def take_out(self, gone: dict[Batch, tuple[set[str], int]]) -> None:
         """Take letters out of batches of dead letters: which record ids, and how many letters a batch has.
@@ -219,7 +179,7 @@ class Rewriter:
         for index, span in enumerate(walk(data)):
             if "{}/{}/{}".format(*id_of(data, span[4])) in ids:
                 gone.add(index)
-        await self._persist([batch], lambda _, index: (None if index in gone else batch.lane, 0), None)
+        await self._rewrite(batch, lambda _, index: (None if index in gone else batch.lane, 0))
 
     def halt(self, lane: DeliveryLane, reason: str) -> None:
         """Have a lane wait for the next start."""
@@ -233,11 +193,21 @@ class Rewriter:
         """Whether dead letters hold all that they may hold."""
         return self.ring.lane(DEAD_TOPIC, DEAD).held * DEAD_SHARE > self.ring.limits.max_bytes
 
-    async def _persist(self, parents: list[Batch], choose: Choose, reason: str | None) -> None:
-        """Rewrite, and where there is no room for it wait until there is."""
+    async def bury(self, batch: Batch, reason: str) -> None:
+        """Make dead letters of the records of a batch.
+
+        Raises:
+            WalIOError: the disk has failed.
+
+        """
+        dead = self.ring.lane(DEAD_TOPIC, DEAD)
+        await self._rewrite(batch, lambda *_: (dead, 0), reason)
+
+    async def _rewrite(self, batch: Batch, choose: Choose, reason: str | None = None) -> None:
+        """Rewrite a batch, and where there is no room for it wait until there is."""
         while True:
             try:
-                await self._replace(parents, choose, reason)
+                await self._replace([batch], choose, reason)
             except WalFullError as error:
                 self.delivery.throttle.warn("rewrite_waits", "ring", "no room to rewrite a batch: %s", error)
                 await asyncio.sleep(FULL_PAUSE_S)
@@ -270,8 +240,9 @@ class Rewriter:
         try:
             for laid in made:
                 await self._lay_out(laid, choose, reason)
-                if reason is not None:
-                    await self._publish_copies(laid.parent, reason)
+                topic = self.delivery.options.dead_letter_topic
+                if reason is not None and topic is not None:
+                    await publish_copies(self.delivery, topic, laid.parent, await _read(laid.parent), reason)
             await self.delivery.flushed()
         except BaseException:
             for laid in made:
@@ -326,41 +297,6 @@ class Rewriter:
             if time.monotonic() - turn > TURN_S:
                 await asyncio.sleep(0)
                 turn = time.monotonic()
-
-    async def _publish_copies(self, parent: Batch, reason: str) -> None:
-        """Publish what becomes a dead letter to ``dead_letter_topic``, too."""
-        topic = self.delivery.options.dead_letter_topic
-        if topic is None or parent.lane.topic == topic:
-            return
-        data, at, failed, why = await _read(parent), 0, 0, ""
-        turn = time.monotonic()
-        while at < len(data):
-            record, at = decode(data, at)
-            headers = [one for one in record.headers if one[0] != RECORD_ID_HEADER]
-            partition = "" if parent.lane.partition < 0 else str(parent.lane.partition)
-            for name, text in (
-                (f"{CONNECT}topic", parent.lane.topic),
-                (f"{CONNECT}partition", partition),
-                (f"{CONNECT}exception.message", reason),
-                (f"{OWN}id", "{}/{}/{}".format(*id_of(data, at))),
-                (f"{OWN}timestamp", str(parent.base + record.timestamp_delta)),
-            ):
-                headers.append((name, text.encode()))
-            try:
-                self.delivery.writer.append(topic, record.key, record.value, self.ring.files.now_ms(), headers)
-            except Exception as error:  # noqa: BLE001 - no room, or the caller's partitioner: the letter itself is kept
-                failed, why = failed + 1, str(error)
-            if time.monotonic() - turn > TURN_S:
-                await asyncio.sleep(0)
-                turn = time.monotonic()
-        if failed:
-            _log.error(
-                "dead_letter_copy_failed dead letters are kept, but not published to dead_letter_topic: %s "
-                "lane=%s records=%d",
-                why,
-                parent.lane,
-                failed,
-            )
 
     def _write(self, parent: Batch, lane: Lane, records: list[_Record], reason: str | None) -> Batch:
         cursor = lane.rewritten
