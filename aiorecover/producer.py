@@ -27,19 +27,14 @@ from aiorecover.errors import (
     ConfigError,
     DeliveryPendingError,
     EncodeError,
-    PermanentDeliveryError,
     RecordTooLargeError,
     RecoverError,
     WalFullError,
     WalIOError,
 )
-from aiorecover.kafka.delivery import Delivery
 from aiorecover.kafka.lanes import LaneState
 from aiorecover.receipt import DeliveryReport, Receipt
-from aiorecover.ring.format import BatchState
-from aiorecover.ring.lane import DEAD
 from aiorecover.ring.notes import Note, encode_payload
-from aiorecover.ring.segments import Batch
 from aiorecover.ring.writer import accepting
 from aiorecover.runtime import Runtime, let_go
 from aiorecover.serialization import (
@@ -527,32 +522,11 @@ class RecoverableProducer:
             self._refuse_elsewhere()
         try:
             async with asyncio.timeout(limit):
-                return await self._settled(receipt)
+                waiters = self._runtime.delivery.waiters
+                batch, index = await waiters.settled(receipt._batch, receipt._index, receipt.record_id)  # noqa: SLF001
         except TimeoutError:
             message = f"accepted as {receipt.record_id} and not delivered yet, do not publish it again"
             raise DeliveryPendingError(f"{message}: {self._runtime.why()} timeout_ms={timeout_ms}") from None
-
-    async def _settled(self, receipt: Receipt) -> DeliveryReport:
-        batch, index = receipt._batch, receipt._index  # noqa: SLF001
-        while True:
-            if not batch.done:
-                if self._life in ("stopping", "stopped") and (self._stopping is None or self._stopping.done()):
-                    raise self._closed_error()
-                self._refuse_halted(receipt, batch)
-                await self._get_delivery().waiters.wait_for(batch)
-                continue
-            if batch.state is not BatchState.REPLACED:
-                break
-            batch, index = next(
-                (child, places.index(index)) for child, places in batch.children or () if index in places
-            )
-            if batch.lane.partition == DEAD:
-                raise PermanentDeliveryError(
-                    f"the record is a dead letter: {batch.error} record={receipt.record_id}",
-                    persisted="not",
-                )
-        if batch.state is BatchState.VOID:
-            raise PermanentDeliveryError(f"the record was damaged on the disk record={receipt.record_id}")
         return DeliveryReport(
             topic=batch.lane.topic,
             partition=batch.lane.partition,
@@ -560,16 +534,6 @@ class RecoverableProducer:
             record_id=receipt.record_id,
             context=receipt._context,  # noqa: SLF001
         )
-
-    def _refuse_halted(self, receipt: Receipt, batch: Batch) -> None:
-        lane = self._get_delivery().router.lanes.get(batch.lane)
-        if lane is not None and lane.state is LaneState.HALTED:
-            kind = PermanentDeliveryError if lane.head is batch else DeliveryPendingError
-            raise kind(f"{lane.error}, do not publish it again lane={batch.lane} record={receipt.record_id}")
-
-    def _get_delivery(self) -> Delivery:
-        assert self._runtime is not None
-        return self._runtime.delivery
 
     async def _unless_stopped(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

@@ -202,7 +202,7 @@ class Runtime:
     def abandon(self) -> int:
         """Let go of the directory after the event loop has ended; the number of records left in the ring. Blocks."""
         left = self._left()
-        self.ring.closing = True
+        self.ring.closing = self.delivery.waiters.stopped = True
         self.keeper.abandon(CLOSE_S)
         if self._is_idle():
             self.ring.close()

@@ -1,10 +1,12 @@
-"""Callers that wait: for all that was published so far (`drained`), or for one batch (`wait_for`)."""
+"""Callers that wait: for all that was published so far (`drained`), or for one record (`settled`)."""
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiorecover.errors import ClosedError, DeliveryError, PermanentDeliveryError
+from aiorecover.errors import ClosedError, DeliveryError, DeliveryPendingError, PermanentDeliveryError
 from aiorecover.kafka.lanes import LaneState
+from aiorecover.ring.format import BatchState
+from aiorecover.ring.lane import DEAD
 from aiorecover.ring.segments import Batch
 
 if TYPE_CHECKING:
@@ -12,17 +14,22 @@ if TYPE_CHECKING:
 
 
 class Waiters:
-    """The callers that wait for deliveries of one producer."""
+    """The callers that wait for deliveries of one producer.
+
+    Attributes:
+        stopped: nothing more is delivered.
+
+    """
 
     def __init__(self, delivery: "Delivery") -> None:
         self.delivery = delivery
-        self._stopped = False
+        self.stopped = False
         self._watching: set[asyncio.Future[None]] = set()  # each for a batch
         self._waiters: list[tuple[tuple[int, int], asyncio.Future[None]]] = []  # each for all up to an order
 
     def stop(self) -> None:
         """Nothing more is delivered: raise that in every caller that waits."""
-        self._stopped = True
+        self.stopped = True
         for waiter in (*self._watching, *(waiter for _, waiter in self._waiters)):
             if not waiter.done():
                 waiter.set_exception(self._ended())
@@ -69,9 +76,40 @@ class Waiters:
             self.delivery.hurried -= 1
             self._waiters = [one for one in self._waiters if one[1] is not waiter]
 
-    async def wait_for(self, batch: Batch) -> None:
-        """Wait until a batch is done, or delivery ends."""
-        if self._stopped:
+    async def settled(self, batch: Batch, index: int, record_id: str) -> tuple[Batch, int]:
+        """Wait until a record is in Kafka; return the batch that it was sent in, and its index there.
+
+        Raises:
+            PermanentDeliveryError: it is a dead letter, it halted its lane, or it was damaged on the disk.
+            DeliveryPendingError: it comes after one that halted its lane.
+            DeliveryError: delivery has stopped.
+            ClosedError: the producer is stopped.
+
+        """
+        while True:
+            if not batch.done:
+                self._refuse_halted(batch, record_id)
+                await self._wait_for(batch)
+            elif batch.state is BatchState.VOID:
+                raise PermanentDeliveryError(f"the record was damaged on the disk record={record_id}")
+            elif batch.state is not BatchState.REPLACED:
+                return batch, index
+            else:
+                children = batch.children or ()
+                batch, index = next((child, places.index(index)) for child, places in children if index in places)
+                if batch.lane.partition == DEAD:
+                    message = f"the record is a dead letter: {batch.error} record={record_id}"
+                    raise PermanentDeliveryError(message, persisted="not")
+
+    def _refuse_halted(self, batch: Batch, record_id: str) -> None:
+        lane = self.delivery.router.lanes.get(batch.lane)
+        if lane is not None and lane.state is LaneState.HALTED:
+            kind = PermanentDeliveryError if lane.head is batch else DeliveryPendingError
+            raise kind(f"{lane.error}, do not publish it again lane={batch.lane} record={record_id}")
+
+    async def _wait_for(self, batch: Batch) -> None:
+        """Wait until a batch is done, a lane is halted, or delivery ends."""
+        if self.stopped:
             raise self._ended()
         waiter = asyncio.get_running_loop().create_future()
         if batch.waiters is None:
