@@ -279,14 +279,9 @@ class Runtime:
         )
 
     def _oldest_age(self) -> float | None:
-        accepted = [
-            batch.accepted_at
-            for lane in list(self.ring.lanes.values())
-            if lane.partition != DEAD
-            for batch in (*lane.queue[:1], *((lane.published.batch,) if lane.published.index else ()))
-            if batch is not None
-        ]
-        return max(0.0, time.time() - min(accepted)) if accepted else None
+        lanes = [lane for lane in list(self.ring.lanes.values()) if lane.partition != DEAD]
+        since = min((since for lane in lanes if (since := lane.waits_since) is not None), default=None)
+        return None if since is None else max(0.0, time.time() - since)
 
 
 def let_go(opening: "asyncio.Future[Runtime]") -> None:

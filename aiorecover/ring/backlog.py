@@ -42,6 +42,7 @@ class Left:
     waiting: int = 0  # batches
     records: int = 0  # in them
     first: Order | None = None  # of the oldest waiting batch
+    accepted_at: int = 0  # of that one, Unix seconds
     at: int = 0  # and its place, with where the notes before it start
     notes: int = 0
     children: list[Found] = field(default_factory=list)  # the waiting ones of a segment that holds rewritten batches
@@ -191,6 +192,7 @@ def _take_issued(segment: Segment, found: Found, result: Recovered) -> None:
 def _count(left: Left, found: Found) -> None:
     if left.first is None:
         left.first, left.at, left.notes = found.order, found.at, found.notes_from
+        left.accepted_at = found.head.accepted_at
     left.first = min(left.first, found.order)
     left.waiting += 1
     left.records += found.count
@@ -330,6 +332,7 @@ def fill_lanes(ring: Ring, recovered: Recovered) -> None:
             ring.park(segment)
         elif segment.kind is SegmentKind.PUBLISHED:
             segment.unloaded, segment.unloaded_notes = left.at, (left.notes,)
+            segment.accepted_at = left.accepted_at
             lanes.setdefault(segment.lane, []).append(left)
         else:
             segment.unloaded = segment.size

@@ -7,6 +7,7 @@ reads their heads when their turn comes.
 
 from bisect import insort
 from collections import deque
+from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -272,6 +273,7 @@ class Lane:
         if self.later or self.loaded >= LOADED or self.ring.recovering:
             if not self.later or self.later[-1] is not batch.segment:
                 batch.segment.unloaded, batch.segment.unloaded_notes = batch.at, (batch.notes_from,)
+                batch.segment.accepted_at = batch.accepted_at
                 self.later.append(batch.segment)
             self.ring.away[batch.segment.ordinal, batch.at] = batch
         else:
@@ -303,6 +305,18 @@ class Lane:
             return (self.later[0].ordinal >> 32, 0)
         batch = self.published.batch
         return batch.order if batch is not None and self.published.index else None
+
+    @property
+    def waits_since(self) -> int | None:
+        """Unix seconds at which the oldest batch that is not done was opened; None: nothing waits. For any thread."""
+        waiting = [batch.accepted_at for batch in self.queue[:1]]
+        if not waiting:
+            with suppress(IndexError):
+                waiting.append(self.later[0].accepted_at)
+        batch = self.published.batch
+        if batch is not None and self.published.index:
+            waiting.append(batch.accepted_at)
+        return min(waiting, default=None)
 
     @property
     def short(self) -> bool:

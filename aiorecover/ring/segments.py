@@ -49,6 +49,7 @@ class Segment:
     """A piece of the ring that belongs to one lane. ``at`` is its place within its region."""
 
     __slots__ = (
+        "accepted_at",
         "allocated",
         "at",
         "closed",
@@ -84,6 +85,7 @@ class Segment:
         self.filled = layout.SEGMENT_HEAD_SIZE  # sealed batches reach up to here; of an earlier life: all of it
         self.unloaded_notes: tuple[int, ...] = (self.size,)  # where the notes of the batch before that one may start
         self.opened_at = 0.0
+        self.accepted_at = 0  # Unix seconds: of the oldest batch that has no object, or had none
         self.sources = False  # its notes hold positions that the checkpoint has to have before it is reused
 
     @property
