@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from aiorecover.errors import WalDestinationError, WalFullError
 from aiorecover.kafka.client import ConnectError
+from aiorecover.kafka.outcomes import OUTCOMES
 
 if TYPE_CHECKING:
     from aiorecover.kafka.delivery import Delivery
 
 PAUSE_S = 0.05  # between two looks for leaders that are not known, doubled up to the next
 NOT_THERE = 3  # Kafka's code
+NO_LEADER = OUTCOMES[5].reason
 PAUSE_MAX_S = 1.0  # so delivery goes on within a second
 
 
@@ -143,9 +145,17 @@ class Connection:
         if self.delivery.router.learn(name, len(found.leaders), found.leaders) or topic.gate is not None:
             self.delivery.rewriter.assign(topic)
         for lane in topic.lanes.values():
-            if lane.stored.partition not in found.leaders and not lane.stored.idle:
+            leader = found.leaders.get(lane.stored.partition)
+            if lane.stored.idle or (leader is not None and leader >= 0):
+                continue
+            if leader is None:
                 lane.error = f"the topic has no such partition lane={lane.stored} partitions={topic.count}"
                 self.delivery.throttle.warn("partition_missing", lane.stored, "%s", lane.error)
+            elif lane.error != NO_LEADER:  # a topic that was just made has none for a moment
+                lane.error = NO_LEADER
+            else:
+                message = "%s: its records wait lane=%s"
+                self.delivery.throttle.warn("delivery_failed", lane.stored, message, NO_LEADER, lane.stored)
 
     async def _collision(self, name: str) -> str | None:
         """Say which topic keeps the cluster from making this one: to Kafka, '.' and '_' are the same."""

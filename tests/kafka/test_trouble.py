@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiorecover import DeliveryReport, RecoverableProducer, WalFullError
+from aiorecover import DeliveryPendingError, DeliveryReport, RecoverableProducer, WalFullError
 from aiorecover.kafka.delivery import Delivery
 from aiorecover.kafka.offset_fetch import StableOffsetFetch
 from aiorecover.kafka.transactions import AbortedError, TransactionTask
@@ -52,6 +52,21 @@ async def test_a_topic_that_is_forbidden_does_not_hold_up_the_quiet_ones_of_its_
             for _ in range(10):
                 await (await producer.publish("good", b"v")).delivered(WITHIN_MS)
             assert producer.statistics().errors - before <= 2, "each waited until the bad one was tried again"
+
+
+async def test_a_partition_without_a_leader_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with MockCluster() as cluster:
+        cluster.create_topic("t")
+        cluster.set_leader("t", 0, None)
+        async with RecoverableProducer(tmp_path, bootstrap_servers=cluster.bootstrap_servers) as producer:
+            receipt = await producer.publish("t", b"v", partition=0)
+            await until(lambda: "delivery_failed the partition has no leader: its records wait lane=t/0" in caplog.text)
+            assert producer.statistics().lanes_in_trouble == 1
+            with pytest.raises(DeliveryPendingError, match="the partition has no leader lane=t/0"):
+                await receipt.delivered(timeout_ms=0)
+            cluster.set_leader("t", 0, 1)
+            await receipt.delivered(WITHIN_MS)
+            assert producer.statistics().lanes_in_trouble == 0
 
 
 async def test_a_stop_waits_for_the_thread_that_writes_to_the_ring(
