@@ -271,7 +271,7 @@ class Runtime:
             errors=delivery.errors,
             callback_errors=0 if self.reporter is None else self.reporter.errors,
             lanes=len(lanes),
-            lanes_in_trouble=sum(1 for lane in lanes if lane.error is not None),
+            lanes_in_trouble=sum(1 for lane in lanes if lane.error is not None and not lane.stored.idle),
             lanes_halted=sum(1 for lane in lanes if lane.state is LaneState.HALTED),
             directories_adopted=0 if self.adoption is None else self.adoption.directories,
             records_adopted=0 if self.adoption is None else self.adoption.records,

@@ -285,8 +285,10 @@ async def test_late_records_are_copied_and_a_copy_that_is_refused_is_not_copied_
     options: dict[str, Any] = {"delivery_timeout_ms": 1000, "request_timeout_ms": 900, "dead_letter_topic": "dead"}
     async with producer_on(cluster, tmp_path, **options) as producer:
         late = [await producer.publish("away", b"%d" % number, key=b"k") for number in range(3)]
+        await until(lambda: producer.statistics().lanes_in_trouble == 1)
         await until(lambda: producer.statistics().dead_letters == 3)
         await producer.flush(WITHIN_MS)
+        assert producer.statistics().lanes_in_trouble == 0, "nothing waits for the leader any more"
         (refused,) = await bury(cluster, producer, b"refused", topic="dead")
         await producer.flush(WITHIN_MS)
         assert [letter.topic for letter in await letters_of(producer)] == [*3 * ["away"], "dead"]
