@@ -118,6 +118,9 @@ class Connection:
             name for name in router.wanted_topics(now, self.delivery.options.metadata_max_age_s) if name not in waiting
         ]
         if not waiting and not recent:
+            if self.cause is not None:  # no other question will show that Kafka is back
+                await self.delivery.client.refresh((), create=False)
+                self._reached()
             return True
         for names, create in ((waiting, True), (recent, False)):
             if names:

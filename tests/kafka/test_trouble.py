@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaTimeoutError
 
 from aiorecover import DeliveryPendingError, DeliveryReport, RecoverableProducer, WalFullError
 from aiorecover.kafka.delivery import Delivery
@@ -67,6 +68,20 @@ async def test_a_partition_without_a_leader_is_named(tmp_path: Path, caplog: pyt
             cluster.set_leader("t", 0, 1)
             await receipt.delivered(WITHIN_MS)
             assert producer.statistics().lanes_in_trouble == 0
+
+
+async def test_a_producer_without_records_notices_that_kafka_is_back(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"metadata_max_age_ms": 200, "request_timeout_ms": 200}
+    with MockCluster() as cluster:
+        async with RecoverableProducer(tmp_path, bootstrap_servers=cluster.bootstrap_servers, **options) as producer:
+            await until(lambda: producer.state == "connected")
+            cluster.broker_down()
+            with pytest.raises(KafkaTimeoutError):
+                await producer.partitions_for("t")
+            assert producer.state == "connecting"
+            await asyncio.sleep(0.5)  # no topic is asked for any more
+            cluster.broker_up()
+            await until(lambda: producer.state == "connected")
 
 
 async def test_a_stop_waits_for_the_thread_that_writes_to_the_ring(
