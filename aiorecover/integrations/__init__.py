@@ -4,10 +4,11 @@
 `fastapi`          `lifespan`, `ProducerDep`, `exception_handlers`, `probes`, a router for dead letters
 `starlette`        the same without dependencies, for a plain Starlette
 `litestar`         the same for Litestar
+`faststream`       `KafkaBroker`: FastStream's, with a ring between `publish` and Kafka
 `prometheus`       `watch`: the statistics as metrics that are read when they are scraped (extra ``metrics``)
 `opentelemetry`    `watch`: the same metrics as observable instruments (extra ``metrics``)
 `settings`         `ProducerSettings`: the options from environment variables, ``.env`` and TOML
 =================  =====================================================================================
 
-docs/services.md shows each at work.
+docs/services.md and docs/integrations.md show each at work.
 """

@@ -14,6 +14,7 @@ HERE = [
     f"aiorecover.integrations.{name}" for name in ("web", "starlette", "fastapi", "litestar", "metrics", "settings")
 ]
 HERE += ["aiorecover.integrations.prometheus", "aiorecover.integrations.opentelemetry"]
+HERE += ["aiorecover.integrations.faststream"]
 PUBLIC = {f"aiorecover.{name}" for name in (*aiorecover.__all__, "__version__")} | {"aiorecover.config.Options"}
 
 
@@ -31,6 +32,7 @@ def test_an_integration_uses_public_names_alone(module: str) -> None:
 
 def test_the_package_imports_none_of_what_the_extras_bring() -> None:
     extras = {"fastapi", "starlette", "litestar", "pydantic", "pydantic_settings", "prometheus_client", "opentelemetry"}
+    extras |= {"faststream"}
     program = f"import sys, aiorecover; print({extras!r} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
