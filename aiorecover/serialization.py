@@ -243,8 +243,11 @@ def _at(topic: str | None) -> str:
 def _foreign(value: Any) -> object:
     """What msgspec does not know: pydantic models and numpy's numbers, by their methods; subclasses of str, int, float.
 
-    numpy's float64 and str_ are such subclasses; the standard json module takes them, so they are taken here.
+    numpy's float64 and str_ are such subclasses; the standard json module takes them, so they are taken here. True,
+    False and None come here only as keys, and get its names for them.
     """
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
     dump = getattr(type(value), "model_dump", None)
     if dump is not None:
         return dump(value, mode="json", by_alias=True)  # the names that FastAPI answers with

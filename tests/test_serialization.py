@@ -130,6 +130,8 @@ def test_the_caller_may_reuse_its_buffer(encode: Callable[..., bytes | None]) ->
         ),
         ([Number(7), Text("x"), np.str_("y")], b'[7,"x","y"]'),
         ({1: 2, 1.5: 3}, b'{"1":2,"1.5":3}'),
+        ({True: 1, None: [{False: True}]}, b'{"true":1,"null":[{"false":true}]}'),
+        ({np.int64(3): 1, np.bool_(True): 2}, b'{"3":1,"true":2}'),
         ({"raw": b"x"}, b'{"raw":"eA=="}'),
         (float("nan"), b"null"),
     ],
@@ -146,10 +148,13 @@ JSON = st.recursive(
 )
 
 
+KEYS = st.none() | st.booleans() | st.integers() | st.text()
+
+
 @settings(max_examples=40)
-@given(st.dictionaries(st.text(), JSON))
-def test_plain_data_survives_the_way_through_json(value: dict[str, object]) -> None:
-    assert json.loads(encode_value("topic", value) or b"") == value
+@given(st.dictionaries(KEYS, JSON))
+def test_plain_data_is_what_the_standard_json_makes_of_it(value: dict[object, object]) -> None:
+    assert json.loads(encode_value("topic", value) or b"") == json.loads(json.dumps(value))
 
 
 def endless() -> list[object]:
@@ -168,7 +173,6 @@ def endless() -> list[object]:
         pytest.param(np.array([1, 2]), "", id="array"),
         pytest.param({"at": np.datetime64("2024-01-01")}, " field=at", id="numpy's time"),
         pytest.param({(1, 2): 3}, " field=(1, 2)", id="tuple as a key"),
-        pytest.param({None: 3}, " field=None", id="None as a key"),
         pytest.param({"a": "\ud800"}, " field=a", id="surrogate inside"),
         pytest.param(Broken(number=1), "", id="model that fails"),
         pytest.param(Model, "", id="model class"),
