@@ -14,7 +14,7 @@ HERE = [
     f"aiorecover.integrations.{name}" for name in ("web", "starlette", "fastapi", "litestar", "metrics", "settings")
 ]
 HERE += ["aiorecover.integrations.prometheus", "aiorecover.integrations.opentelemetry"]
-HERE += ["aiorecover.integrations.faststream"]
+HERE += [f"aiorecover.integrations.{name}" for name in ("faststream", "serializers", "cloudevents", "forwarding")]
 PUBLIC = {f"aiorecover.{name}" for name in (*aiorecover.__all__, "__version__")} | {"aiorecover.config.Options"}
 
 
@@ -32,7 +32,7 @@ def test_an_integration_uses_public_names_alone(module: str) -> None:
 
 def test_the_package_imports_none_of_what_the_extras_bring() -> None:
     extras = {"fastapi", "starlette", "litestar", "pydantic", "pydantic_settings", "prometheus_client", "opentelemetry"}
-    extras |= {"faststream"}
+    extras |= {"faststream", "confluent_kafka", "cloudevents"}
     program = f"import sys, aiorecover; print({extras!r} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
