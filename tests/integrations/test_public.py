@@ -15,6 +15,7 @@ HERE = [
 ]
 HERE += ["aiorecover.integrations.prometheus", "aiorecover.integrations.opentelemetry"]
 HERE += [f"aiorecover.integrations.{name}" for name in ("faststream", "serializers", "cloudevents", "forwarding")]
+HERE += ["aiorecover.integrations.tracing"]
 PUBLIC = {f"aiorecover.{name}" for name in (*aiorecover.__all__, "__version__")} | {"aiorecover.config.Options"}
 
 
