@@ -1,11 +1,15 @@
 """Brokers with TLS, certificates, passwords, tokens and rights: what they let through arrives, and the rest waits."""
 
 import asyncio
+import base64
 import logging
+import re
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from aiokafka.abc import AbstractTokenProvider
@@ -15,8 +19,11 @@ from aiorecover.integrations.settings import ProducerSettings
 from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import TopicFactory
 from tests.support.eventually import until
+from tests.support.example import loaded
+from tests.support.identity_provider import identity_provider
 from tests.support.oracle import read_topic
 from tests.support.secured import PASSWORD, SESSION_MS, SecuredKafka, token
+from tests.test_readme import run
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
@@ -79,6 +86,63 @@ async def test_variables_alone_take_a_producer_to_a_broker_over_tls_with_a_passw
         monkeypatch.setenv(f"AIORECOVER_{name.upper()}", str(value))
     async with RecoverableProducer(**ProducerSettings().options()) as producer:
         await producer.send_and_wait(granted, b"one")
+
+
+async def test_the_snippet_of_the_page_delivers(
+    secured: SecuredKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+    secured.authority_file(tmp_path)
+    secured.create_topic("orders", 1)
+    secured.grant("orders")
+    cluster: Any = SimpleNamespace(bootstrap_servers=secured.secured_servers)
+    coroutine, _ = run("security.md:0", cluster)
+    await coroutine
+    assert [record.value for record in await read_topic(secured.bootstrap_servers, "orders")] == [b"one"]
+
+
+@pytest.fixture
+def example_environment(secured: SecuredKafka, granted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"KAFKA": secured.clear_servers, "SECURITY_PROTOCOL": "SASL_PLAINTEXT", "TOPIC": granted}
+    for name, value in {**settings, "WAL_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("example_environment")
+async def test_the_example_gets_its_tokens_from_an_identity_provider(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with identity_provider("orders-service", "its secret") as (url, tokens_given):
+        monkeypatch.setenv("TOKEN_URL", url)
+        monkeypatch.setenv("CLIENT_ID", "orders-service")
+        monkeypatch.setenv("CLIENT_SECRET", "its secret")
+        example = loaded("oauth_tokens")
+        await example.main()
+        assert re.fullmatch(r"in Kafka [01] 0\n", capsys.readouterr().out)
+        assert 1 <= tokens_given() <= 2  # connections share them
+        wrong = example.ClientCredentials(url, "orders-service", "another secret")
+        with pytest.raises(OSError, match="401"):
+            await wrong.token()
+
+
+async def test_the_example_signs_tokens_for_msk_which_another_kafka_refuses(
+    secured: SecuredKafka, granted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
+    example = loaded("msk_iam")
+    token = await example.MskTokens("eu-west-1").token()
+    request = urlsplit(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode())
+    asked = parse_qs(request.query)
+    assert request.hostname == "kafka.eu-west-1.amazonaws.com"
+    assert asked["Action"] == ["kafka-cluster:Connect"]
+    assert asked["X-Amz-Credential"][0].startswith("AKIDEXAMPLE/")
+    options = secured.token_options(example.MskTokens("eu-west-1"))
+    async with RecoverableProducer(tmp_path, **options, stop_timeout_ms=0) as producer:
+        receipt = await producer.publish(granted, b"waits")
+        with pytest.raises(DeliveryPendingError, match="the token is refused"):
+            await receipt.delivered(timeout_ms=2000)
 
 
 async def test_a_session_that_the_broker_ends_costs_nothing(
