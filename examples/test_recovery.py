@@ -1,74 +1,51 @@
 """How a service tests its own recovery, with pytest: no Kafka, no Docker, nothing on the real disk.
 
-Each test takes an image of the disk at the moment of the crash, and starts the next life of the service on it.
+Each test takes an image of the disk at the moment of the crash, and starts the next life of the service on it. The
+fixtures come with aiorecover.
 """
 
 import asyncio
-import functools
 from collections.abc import Callable
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-
 from aiorecover import RecoverableProducer
-from aiorecover.testing import MemoryDisk, MockCluster
+from aiorecover.testing import MemoryDisk, MockCluster, read_topic
 
-PARTITION = TopicPartition("orders", 0)
+Life = Callable[..., RecoverableProducer]
 
-
-def orders_service(disk: MemoryDisk, cluster: MockCluster) -> RecoverableProducer:
-    return RecoverableProducer(
-        disk,
-        bootstrap_servers=cluster.bootstrap_servers,
-        fsync="always",
-        retry_backoff_ms=10,
-    )
+ORDERS = [b"order %d" % number for number in range(100)]
 
 
-async def crash(
-    cluster: MockCluster, image: Callable[[MemoryDisk], MemoryDisk]
-) -> tuple[list[bytes | None], MemoryDisk]:
-    """Take orders while Kafka is away, until the crash: what was accepted, and what the crash leaves of the disk."""
-    disk = MemoryDisk()
-    service = orders_service(disk, cluster)
-    cluster.broker_down()
-    await service.start()
-    accepted: list[bytes | None] = []
-    for number in range(100):
-        order = b"order %d" % number
-        await service.publish("orders", order, partition=0)
-        accepted.append(order)
-    left = image(disk)  # the crash: whatever this service does from here on does not count
-    await service.stop(timeout_ms=0)
-    cluster.broker_up()
-    return accepted, left
+async def take_orders(
+    service: Life, disk: MemoryDisk, crash: Callable[[MemoryDisk], list[MemoryDisk]]
+) -> list[MemoryDisk]:
+    """Take orders while Kafka is away, until the crash; return what it may leave of the disk."""
+    async with service(disk, fsync="always", stop_timeout_ms=0) as producer:
+        for order in ORDERS:
+            await producer.publish("orders", order, partition=0)
+        return crash(disk)  # whatever this life does from here on does not count
 
 
-async def recover(cluster: MockCluster, disk: MemoryDisk) -> list[bytes | None]:
-    """The next life of the service: what Kafka has when everything is delivered."""
-    async with orders_service(disk, cluster) as service:
-        await service.flush(timeout_ms=20_000)
-    consumer = AIOKafkaConsumer(bootstrap_servers=cluster.bootstrap_servers)
-    await consumer.start()
-    try:
-        consumer.assign([PARTITION])
-        await consumer.seek_to_beginning()
-        end = (await consumer.end_offsets([PARTITION]))[PARTITION]
-        return [(await consumer.getone()).value for _ in range(end)]
-    finally:
-        await consumer.stop()
+async def recover(service: Life, disk: MemoryDisk) -> None:
+    """The next life of the service."""
+    async with service(disk) as producer:
+        await producer.flush(timeout_ms=20_000)
 
 
-def test_a_killed_service_loses_no_order() -> None:
-    with MockCluster() as cluster:
-        cluster.create_topic("orders")
-        accepted, left = asyncio.run(crash(cluster, MemoryDisk.after_process_death))
-        assert asyncio.run(recover(cluster, left)) == accepted
+def test_a_killed_service_loses_no_order(mock_kafka: MockCluster, recoverable_producer: Life) -> None:
+    mock_kafka.broker_down()
+    [left] = asyncio.run(take_orders(recoverable_producer, MemoryDisk(), lambda disk: [disk.after_process_death()]))
+    mock_kafka.broker_up()
+    asyncio.run(recover(recoverable_producer, left))
+    assert [record.value for record in read_topic(mock_kafka.bootstrap_servers, "orders")] == ORDERS
 
 
-def test_a_power_cut_loses_no_order() -> None:
-    for seed in range(5):  # each seed is another choice of what came through
-        with MockCluster() as cluster:
-            cluster.create_topic("orders")
-            image = functools.partial(MemoryDisk.after_power_cut, seed=seed)
-            accepted, left = asyncio.run(crash(cluster, image))
-            assert asyncio.run(recover(cluster, left)) == accepted
+def test_a_power_cut_loses_no_order(
+    mock_kafka: MockCluster, recoverable_producer: Life, power_cut: Callable[[MemoryDisk], list[MemoryDisk]]
+) -> None:
+    mock_kafka.broker_down()
+    images = asyncio.run(take_orders(recoverable_producer, MemoryDisk(), power_cut))
+    mock_kafka.broker_up()
+    for number, left in enumerate(images, 1):  # each is another choice of what came through
+        asyncio.run(recover(recoverable_producer, left))
+        found = [record.value for record in read_topic(mock_kafka.bootstrap_servers, "orders")]
+        assert found == ORDERS * number

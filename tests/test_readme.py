@@ -154,7 +154,7 @@ def test_ci_runs_the_command_of_the_readme() -> None:
 def test_the_programs_run(tmp_path: Path, cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     programs = [name for name, text in SNIPPETS.items() if "asyncio.run(main())" in text]
-    assert programs == ["README.md:0", "testing.md:0"]
+    assert programs == ["README.md:0", "testing.md:2"]
     for name in programs:
         run(name, cluster)
 
@@ -248,7 +248,7 @@ async def test_the_code_written_for_aiokafka_runs(
 
 @pytest.mark.asyncio
 async def test_the_power_cut_of_the_page_on_testing_takes_nothing(cluster: MockCluster) -> None:
-    _, names = run("testing.md:1", cluster)
+    _, names = run("testing.md:3", cluster)
     await names["power_cut"](cluster)
 
 

@@ -7,10 +7,24 @@ starting a cluster needs confluent-kafka. What the mock does not do is listed in
 
 ``MemoryDisk`` is a whole ``wal_dir`` in memory, with images of what the death of the process and a power cut leave of
 it; :mod:`aiorecover.testing.memory_disk` says what survives what. It needs Linux.
+
+``CrashingProcess`` is a program that is killed and started again, ``read_topic`` returns what is in Kafka. pytest has
+all of it as fixtures: :mod:`aiorecover.testing.plugin`.
 """
 
+from aiorecover.testing.crashing_process import CrashingProcess
 from aiorecover.testing.memory_disk import MemoryDisk
 from aiorecover.testing.mock_cluster import DISCONNECT, ApiKey, MockCluster, MockRequest
 from aiorecover.testing.mock_cluster_process import MockClusterProcess
+from aiorecover.testing.reading import read_topic
 
-__all__ = ["DISCONNECT", "ApiKey", "MemoryDisk", "MockCluster", "MockClusterProcess", "MockRequest"]
+__all__ = [
+    "DISCONNECT",
+    "ApiKey",
+    "CrashingProcess",
+    "MemoryDisk",
+    "MockCluster",
+    "MockClusterProcess",
+    "MockRequest",
+    "read_topic",
+]

@@ -34,6 +34,21 @@ def cluster() -> Iterator[MockCluster]:
         yield cluster
 
 
+def test_every_example_is_run_by_a_test() -> None:
+    tests = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "tests").rglob("*.py"))
+    assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.stem}' not in tests] == []
+
+
+# --- the test of recovery
+
+
+def test_the_test_of_recovery_passes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    command.append(str(EXAMPLES / "test_recovery.py"))
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
 # --- quickstart
 
 
