@@ -1,6 +1,6 @@
-"""The command line: ``aiorecover demo``, ``inspect``, ``audit`` and ``land``.
+"""The command line; docs/command_line.md lists its commands.
 
-It needs the extra ``cli``, the demo also ``demo``, the last two also ``spark``.
+It needs the extra ``cli``, the demo also ``demo``, ``audit``, ``land`` and ``give-up`` also ``spark``.
 """
 
 import sys

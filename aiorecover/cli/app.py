@@ -13,21 +13,24 @@ import uvloop
 from rich.console import Console
 
 from aiorecover.cli import demo as demo_command
-from aiorecover.cli import inspection
 from aiorecover.cli.demo_view import View, show_verdict
+from aiorecover.cli.directory_commands import add_to as add_directory_commands
 from aiorecover.cli.endings import EndedError
+from aiorecover.cli.letter_commands import app as letters
 from aiorecover.cli.pairs import pairs
-from aiorecover.errors import ConfigError, DeliveryError, WalError
+from aiorecover.errors import ConfigError, DeliveryError
 from aiorecover.ring.writer import LANGUAGE
 
 __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="aiorecover: publish to Kafka without waiting, and without losing a record.",
 )
+
+add_directory_commands(app)
+app.add_typer(letters, name="dead-letters")
 
 _USAGE = 2
 _FAILED = 1
@@ -106,34 +109,6 @@ def demo(
     else:
         show_verdict(console, outcome)
     raise typer.Exit(0 if outcome.verdict.good else _FAILED)
-
-
-@app.command()
-def inspect(
-    path: Annotated[pathlib.Path, typer.Argument(help="A wal_dir, or one instance directory in it.")],
-    records: Annotated[int, typer.Option(min=0, help="Show so many records that wait, and dead letters.")] = 0,
-    json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
-        bool,
-        typer.Option("--json", help="Print everything as JSON, keys and values whole: what is not UTF-8 as …_base64."),
-    ] = False,
-) -> None:
-    """Look into a write-ahead log, also while its owner works: nothing is locked and nothing is changed.
-
-    Of each instance: its owner, where its records go, and what waits for each partition. "unassigned": the topic's
-    partitions are not known yet. "dead letters": Kafka refused them for good.
-
-    Exit status 0: all is whole. 1: something is damaged or cannot be read. 2: nothing of aiorecover is there.
-    """
-    try:
-        found = inspection.inspect(path, records)
-    except WalError as error:
-        sys.stderr.write(f"{error}\n")
-        raise typer.Exit(_USAGE) from None
-    if json_output:
-        sys.stdout.write(json.dumps(inspection.as_json(found)) + "\n")
-    else:
-        inspection.show(Console(highlight=False), found)
-    raise typer.Exit(_FAILED if inspection.unreadable(found) else 0)
 
 
 @app.command()

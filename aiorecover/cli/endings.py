@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-__all__ = ["EndedError", "StoppedError"]
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+from aiokafka.errors import KafkaError
+
+from aiorecover.errors import ConfigError, RecoverError, WalFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["FAILED", "INTERRUPTED", "USAGE", "EndedError", "StoppedError", "one_line"]
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
 
 _BY_SIGNAL = 128  # what shells add to the number of the signal that has ended a process
 
@@ -21,3 +37,20 @@ class StoppedError(EndedError):
     def __init__(self, number: int, message: str = "stopped") -> None:
         super().__init__(message, _BY_SIGNAL + number)
         self.number = number
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """End the command with one sentence, no traceback, where something is wrong that its user can mend."""
+    try:
+        yield
+    except (ConfigError, WalFormatError) as error:
+        sys.stderr.write(f"{error}\n")
+        raise typer.Exit(USAGE) from None
+    except (RecoverError, KafkaError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # of `aiorecover cat wal | head`
+            raise
+        sys.stderr.write(f"{error}\n")
+        raise typer.Exit(FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None

@@ -21,5 +21,5 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
     """
     wrong = [text for text in texts if "=" not in text or text.startswith("=")]
     if wrong:
-        raise ConfigError(f"an option of Spark or of Kafka is name=value: {wrong=}")
+        raise ConfigError(f"such an option is name=value: {wrong=}")
     return dict(text.split("=", 1) for text in texts)

@@ -18,7 +18,7 @@ from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, Geometry, Segm
 from aiorecover.ring.lane import DEAD
 from aiorecover.ring.notes import Note, notes_by_index
 from aiorecover.ring.records import DamagedRecordError, Record, decode, id_of
-from aiorecover.ring.recovery import Found, Verdict, find_batches, is_void
+from aiorecover.ring.recovery import Found, Verdict, find_batches, intact, is_void
 
 READS = 3  # of what looks damaged: its owner may fill or reuse it meanwhile
 
@@ -44,6 +44,7 @@ class DirectoryView:
     checkpoint: Checkpoint | None
     lanes: list[LaneView] = field(default_factory=list)
     unreadable: int = 0  # batches, and heads of segments
+    newest: int = 0  # the highest sequence of its present epoch that still lies in the ring; done ones count
 
     @property
     def records(self) -> int:
@@ -81,8 +82,7 @@ def look(path: Path | str, files: Files | None = None, geometry: Geometry = Geom
 
     """
     path, files = Path(path), files or Files()
-    data = files.read_file(path / CHECKPOINT)
-    view = DirectoryView(path, None if data is None else load(data, path / CHECKPOINT))
+    view = DirectoryView(path, read_checkpoint(path, files))
     lanes: dict[tuple[str, int], LaneView] = {}
     with _open(path, files, geometry) as opened:
         segments = list(_segments(opened, view))
@@ -91,6 +91,8 @@ def look(path: Path | str, files: Files | None = None, geometry: Geometry = Geom
             lane = lanes.setdefault((head.topic, head.partition), LaneView(head.topic, head.partition))
             lane.segments += 1
             for found in _batches(opened, place, head):
+                if view.checkpoint is not None and found.head.epoch == view.checkpoint.epoch:
+                    view.newest = max(view.newest, found.head.first + max(found.head.span, found.count - 1))
                 if found.verdict is Verdict.DAMAGED:
                     view.unreadable += 1
                 elif found.verdict is Verdict.WAITS and parents.allow(found):
@@ -100,6 +102,18 @@ def look(path: Path | str, files: Files | None = None, geometry: Geometry = Geom
                     lane.oldest_at = min(found.head.accepted_at, lane.oldest_at or found.head.accepted_at)
     view.lanes = [lanes[key] for key in sorted(lanes)]
     return view
+
+
+def read_checkpoint(path: Path | str, files: Files | None = None) -> Checkpoint | None:
+    """Return the checkpoint of the directory ``path``; None: there is none yet.
+
+    Raises:
+        WalError: it is damaged, cannot be read, or another version wrote it.
+
+    """
+    where = Path(path) / CHECKPOINT
+    data = (files or Files()).read_file(where)
+    return None if data is None else load(data, where)
 
 
 def waiting(
@@ -135,6 +149,55 @@ def waiting(
             ]
             for _, place, head, found in sorted(inside, key=lambda one: one[0]):
                 yield from _records(opened, place, head, found)
+
+
+def check(
+    path: Path | str,
+    files: Files | None = None,
+    geometry: Geometry = Geometry(),  # noqa: B008
+) -> Iterator[tuple[SegmentHead, Found, bool]]:
+    """Yield each batch that waits or is damaged, and whether all of it is what was stored; reads everything, blocks.
+
+    Raises:
+        WalError: as `look`.
+
+    """
+    files = files or Files()
+    with _open(Path(path), files, geometry) as opened:
+        segments = list(_segments(opened, None))
+        parents = _Parents(opened, segments)
+        for place, head in segments:
+            for found in _batches(opened, place, head):
+                if found.verdict is Verdict.DAMAGED:
+                    yield head, found, False
+                elif found.verdict is Verdict.WAITS and parents.allow(found):
+                    if head.boot_id != opened.boot_id or _is_intact(opened, place, found):
+                        yield head, found, True
+                    elif layout.read_segment(opened.read(place, SEGMENT_HEAD_SIZE), place, head.size) == head:
+                        yield head, found, False  # else its owner has delivered it meanwhile
+
+
+def unreadable_heads(path: Path | str, files: Files | None = None, geometry: Geometry = Geometry()) -> int:  # noqa: B008
+    """Return how many heads of segments cannot be read: nothing of such a segment can be found; blocks.
+
+    Raises:
+        WalError: as `look`.
+
+    """
+    view = DirectoryView(Path(path), None)
+    with _open(view.path, files or Files(), geometry) as opened:
+        for _ in _segments(opened, view):
+            pass
+    return view.unreadable
+
+
+def _is_intact(opened: _Opened, place: int, found: Found) -> bool:
+    """Whether a batch of this boot is what was stored, as far as an owner that may be flushing lets it be seen."""
+
+    def read(start: int, end: int) -> bytes:
+        return opened.read(place + start, end - start)
+
+    return intact(read, found, flush_pending=True)
 
 
 def _records(opened: _Opened, place: int, head: SegmentHead, found: Found) -> Iterator[StoredRecord]:

@@ -1,0 +1,237 @@
+"""The commands for a ``wal_dir``. Those that only look lock nothing and change nothing."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from contextlib import nullcontext
+from itertools import islice
+from time import monotonic, sleep
+from typing import Annotated, Any, Final
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from aiorecover import RecoverableProducer
+from aiorecover.cli import drainage, inspection
+from aiorecover.cli.drainage import producer_of
+from aiorecover.cli.endings import FAILED, one_line
+from aiorecover.cli.records import New, about, lines, new_file, stored, without_bytes
+from aiorecover.cli.top import Watch, screen
+from aiorecover.cli.verification import is_whole, show_checked, verified
+from aiorecover.errors import ConfigError
+
+__all__ = ["JSON", "PATH", "add_to"]
+
+PATH = Annotated[pathlib.Path, typer.Argument(help="A wal_dir, or one instance directory in it.")]
+JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TOPIC = Annotated[list[str] | None, typer.Option(help="Only of this topic; may be given several times.")]
+
+SERVERS = Annotated[str | None, typer.Option(help="Kafka, host:port,... Default: AIORECOVER_BOOTSTRAP_SERVERS.")]
+OPTION = Annotated[
+    list[str] | None, typer.Option(help="An option of the producer, name=value; may be given several times.")
+]
+
+LOOK_S: Final = 0.5  # between two looks for new records, at least
+SHARE: Final = 4  # and so many times as long as a look takes
+
+
+class Rate(ProgressColumn):
+    """Records a second."""
+
+    def render(self, task: Task) -> Text:
+        """Return the rate of the last seconds."""
+        return Text(f"{task.speed or 0:,.0f}/s")
+
+
+COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
+
+
+def status(path: PATH, json_output: JSON = False) -> None:  # noqa: FBT002 - an option, never passed by place
+    """Show what waits in each directory and for which partitions, also while its owner works.
+
+    "unassigned": the topic's partitions are not known yet. "dead letters": Kafka refused them for good.
+
+    Exit status 0: all is whole. 1: something is damaged or cannot be read. 2: nothing of aiorecover is there.
+    """
+    with one_line():
+        found = inspection.inspect(path)
+    if json_output:
+        sys.stdout.write(json.dumps(found) + "\n")
+    else:
+        inspection.show(Console(highlight=False), found)
+    raise typer.Exit(FAILED if inspection.unreadable(found) else 0)
+
+
+def cat(
+    path: PATH,
+    topic: TOPIC = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Show so many records, at most.")] = None,
+    follow: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--follow", "-f", help="Go on with records as they come, until Ctrl-C.")
+    ] = False,
+    json_output: JSON = False,  # noqa: FBT002
+) -> None:
+    """Show records that wait, each partition in its order, keys and values cut at 200 bytes; with --json whole.
+
+    A terminal obeys nothing in them. What is delivered between two looks of --follow does not show.
+
+    Exit status 0: done. 1: a directory cannot be read. 2: nothing of aiorecover is there. 130: Ctrl-C.
+    """
+    with one_line():
+        is_new, left = New(), limit
+        while True:
+            began = monotonic()
+            paths = [one.path for one in inspection.instances_at(path)]
+            found = (record for where, record in stored(paths, topic or ()) if is_new(where, record))
+            for record in islice(found, left):
+                described = about(record)
+                for line in [_json(described)] if json_output else lines(described):
+                    sys.stdout.write(line + "\n")
+                left = left and left - 1
+                if left == 0:
+                    return
+            sys.stdout.flush()
+            if not follow:
+                return
+            sleep(max(LOOK_S, SHARE * (monotonic() - began)))
+
+
+def verify(path: PATH, json_output: JSON = False) -> None:  # noqa: FBT002 - an option, never passed by place
+    """Read every record that waits, and hold it against its checksum, also while its owner works.
+
+    Exit status 0: all is whole. 1: something is damaged or cannot be read. 2: nothing of aiorecover is there.
+    """
+    with one_line():
+        found = [verified(one.path) for one in inspection.instances_at(path)]
+    if json_output:
+        sys.stdout.write(json.dumps(found) + "\n")
+    else:
+        show_checked(Console(highlight=False), found)
+    raise typer.Exit(FAILED if not all(map(is_whole, found)) else 0)
+
+
+def export(
+    path: PATH,
+    output: Annotated[
+        pathlib.Path | None, typer.Option("--output", "-o", help="A new file. Default: standard output.")
+    ] = None,
+    topic: TOPIC = None,
+) -> None:
+    """Write all records that wait, dead letters with them, as JSON lines; the records stay where they are.
+
+    What is not UTF-8 has a name that ends in _base64.
+
+    Exit status 0: done. 1: a directory cannot be read, or the file is there or cannot be written. 2: nothing of
+    aiorecover is there.
+    """
+    with one_line():
+        paths = [one.path for one in inspection.instances_at(path)]
+        with nullcontext(sys.stdout.buffer) if output is None else new_file(output) as file:
+            for _, record in stored(paths, topic or (), dead=None):
+                file.write(_json(about(record)).encode() + b"\n")
+
+
+def top(
+    path: PATH,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    looks: Annotated[int | None, typer.Option(min=1, help="End after so many looks. Default: at Ctrl-C.")] = None,
+    json_output: JSON = False,  # noqa: FBT002 - an option, never passed by place
+) -> None:
+    """Watch a directory live: rates, what waits and for how long, oldest partitions first, the newest dead letters.
+
+    Seen from outside, no owner is asked; why a partition does not get through stands in the log of its owner. With
+    --json a line for each look.
+
+    Exit status 0: --looks are over. 2: nothing of aiorecover is there. 130: Ctrl-C.
+    """
+    console = Console(highlight=False)
+    live = nullcontext() if json_output else Live(console=console, screen=console.is_terminal, auto_refresh=False)
+    with one_line(), live as display:
+        watch, left = Watch(path), looks
+        while True:
+            seen = watch.look()
+            if display is None:
+                sys.stdout.write(json.dumps(seen) + "\n")
+                sys.stdout.flush()
+            else:
+                display.update(screen(seen, path, console.height), refresh=True)
+            left = left and left - 1
+            if left == 0:
+                return
+            sleep(every)
+
+
+def drain(
+    path: PATH,
+    bootstrap_servers: SERVERS = None,
+    option: OPTION = None,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds that it may take. Default: no limit.")] = None,
+    json_output: JSON = False,  # noqa: FBT002 - an option, never passed by place
+) -> None:
+    """Deliver what waits in directories that no process has, and say when they are empty.
+
+    Options of the producer come as in the service: from variables (AIORECOVER_*), .env, aiorecover.toml, --option.
+
+    Exit status 0: nothing waits any more. 1: something does. 2: an option is wrong, or nothing of aiorecover is there.
+    130: Ctrl-C; the next start goes on.
+    """
+    terminal = Console(stderr=True)
+    with one_line(), Progress(*COLUMNS, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
+        bar = progress.add_task("delivered", total=None)
+
+        def report(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
+
+        def make(where: pathlib.Path) -> RecoverableProducer:
+            return producer_of(where, bootstrap_servers, option or ())
+
+        limit = None if timeout is None else int(timeout * 1000)
+        outcomes = uvloop.run(drainage.drain(path, make, limit, report))
+    if json_output:
+        sys.stdout.write(json.dumps(outcomes) + "\n")
+    else:
+        console = Console(highlight=False)
+        for one in outcomes:
+            letters = f", {one['dead_lettered']:,} became dead letters" if one["dead_lettered"] else ""
+            line = f"{one['path']}: {one['delivered']:,} delivered{letters}, {one['left']:,} left"
+            inspection.print_line(console, line if one["error"] is None else f"{line}: {one['error']}")
+    raise typer.Exit(0 if drainage.drained(outcomes) else FAILED)
+
+
+def discard(
+    path: PATH,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,  # noqa: FBT002
+    json_output: JSON = False,  # noqa: FBT002
+) -> None:
+    """Throw away directories that no process has, with all records and dead letters in them, for good.
+
+    Exit status 0: they are gone. 1: one has an owner, or could not be removed. 2: --yes is missing, or nothing of
+    aiorecover is there.
+    """
+    with one_line():
+        found = inspection.instances_at(path)
+        for one in found:
+            drainage.free(one)
+        if not yes:
+            inspection.show(Console(highlight=False), inspection.inspect(path))
+            raise ConfigError("all of this is thrown away with --yes, and nothing is without")
+        for one in found:
+            count = drainage.discard(one.path)
+            line = f"{one.path}: {count:,} records are thrown away"
+            sys.stdout.write((json.dumps({"path": str(one.path), "records": count}) if json_output else line) + "\n")
+
+
+def _json(described: dict[str, Any]) -> str:
+    return json.dumps(without_bytes(described), ensure_ascii=False)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give the application these commands."""
+    for command in (status, top, cat, verify, export, drain, discard):
+        app.command()(command)

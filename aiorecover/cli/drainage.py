@@ -1,0 +1,159 @@
+"""Directories that no process has: deliver what waits in them, or throw it away."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import TYPE_CHECKING, Any, Final
+
+from aiorecover import RecoverableProducer
+from aiorecover.cli.inspection import instances_at
+from aiorecover.cli.pairs import pairs
+from aiorecover.errors import ConfigError, DeliveryError, WalError, WalLockedError
+from aiorecover.ring.directory import Directory
+from aiorecover.ring.inspect import look, read_checkpoint
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Callable, Sequence
+
+    from aiorecover.ring.directory import Instance
+
+__all__ = ["discard", "drain", "drained", "free", "options_of", "producer_of"]
+
+REPORT_S: Final = 0.1
+STOP_MS: Final = 2000
+
+
+def options_of(
+    wal_dir: pathlib.Path, bootstrap_servers: str | None, options: Sequence[str], **more: Any
+) -> dict[str, Any]:
+    """Return the options of a producer: ``name=value`` pairs, variables (``AIORECOVER_*``), ``.env``, aiorecover.toml.
+
+    Raises:
+        ConfigError: one is missing or wrong.
+
+    """
+    try:
+        from aiorecover.integrations.settings import ProducerSettings  # noqa: PLC0415 - slow to import, and optional
+    except ModuleNotFoundError:
+        raise ConfigError("pydantic-settings is not installed: pip install 'aiorecover[cli]'") from None
+    given: dict[str, Any] = {**pairs(options), **more, "wal_dir": wal_dir}
+    if bootstrap_servers is not None:
+        given["bootstrap_servers"] = bootstrap_servers
+    return ProducerSettings(**given).options()
+
+
+def producer_of(
+    path: pathlib.Path, bootstrap_servers: str | None, options: Sequence[str], **more: Any
+) -> RecoverableProducer:
+    """Return a producer for the instance directory ``path`` alone, which remembers its name and its guarantee.
+
+    Raises:
+        ConfigError: an option is missing or wrong.
+        WalError: the directory cannot be read.
+
+    """
+    settings = options_of(path.parent, bootstrap_servers, options, instance=path.name)
+    stored = read_checkpoint(path)
+    if stored is not None:
+        settings |= {"name": stored.name, "guarantee": stored.guarantee}
+    return RecoverableProducer(**settings | {"adoption_grace_ms": None, "stop_timeout_ms": STOP_MS, **more})
+
+
+def free(one: Instance) -> None:
+    """Raise where a process has the directory.
+
+    Raises:
+        WalLockedError: a process has it.
+
+    """
+    if one.locked:
+        raise WalLockedError(f"a process has the directory: stop it, or leave it to it path={one.path} pid={one.pid}")
+
+
+async def drain(
+    path: pathlib.Path,
+    make: Callable[[pathlib.Path], RecoverableProducer],
+    timeout_ms: int | None,
+    report: Callable[[int, int], None],
+) -> list[dict[str, Any]]:
+    """Deliver what waits in each instance at ``path``, one after the other; return what became of each.
+
+    ``report``: called with the number of records that are done, and of all.
+
+    Raises:
+        WalFormatError, WalIOError: as `instances_at`.
+        ConfigError: ``make`` refuses the options.
+
+    """
+    found = instances_at(path)
+    outcomes = [_outcome(one) for one in found]
+    total, before = sum(one["left"] for one in outcomes), 0
+    loop = asyncio.get_running_loop()
+    until = None if timeout_ms is None else loop.time() + timeout_ms / 1000
+    for one, outcome in zip(found, outcomes, strict=True):
+        if outcome["error"] or not outcome["left"]:
+            continue
+        left_ms = None if until is None else max(0, int((until - loop.time()) * 1000))
+
+        def report_all(done: int, before: int = before) -> None:
+            report(before + done, total)
+
+        try:
+            await _drain(make(one.path), outcome, left_ms, report_all)
+        except (WalError, DeliveryError) as error:
+            outcome["error"] = str(error)
+        before += outcome["delivered"] + outcome["dead_lettered"]
+    return outcomes
+
+
+def _outcome(one: Instance) -> dict[str, Any]:
+    outcome = {"path": str(one.path), "delivered": 0, "dead_lettered": 0, "left": 0, "error": None}
+    try:
+        outcome["left"] = look(one.path).records
+        free(one)
+    except WalError as error:
+        outcome["error"] = str(error)
+    return outcome
+
+
+async def _drain(
+    producer: RecoverableProducer, outcome: dict[str, Any], timeout_ms: int | None, report: Callable[[int], None]
+) -> None:
+    async with producer:
+        flushing = asyncio.create_task(producer.flush(timeout_ms))
+        try:
+            while not flushing.done():
+                await asyncio.wait({flushing}, timeout=REPORT_S)
+                now = producer.statistics()
+                outcome |= {"delivered": now.delivered, "dead_lettered": now.dead_lettered, "left": now.pending}
+                report(now.delivered + now.dead_lettered)
+            flushing.result()
+        finally:
+            flushing.cancel()
+            if outcome["left"]:
+                await producer.stop(0)  # its time is over
+
+
+def drained(outcomes: Sequence[dict[str, Any]]) -> bool:
+    """Whether nothing is left anywhere."""
+    return not any(one["left"] or one["error"] for one in outcomes)
+
+
+def discard(path: pathlib.Path) -> int:
+    """Remove an instance directory with all that is in it; return how many records, and dead letters, those were.
+
+    Raises:
+        WalLockedError: a process has it.
+        WalError: it cannot be read.
+        OSError: it cannot be removed.
+
+    """
+    directory = Directory.take(path.parent, instance=path.name)
+    try:
+        count = sum(lane.records for lane in look(path).lanes)
+        shutil.rmtree(path)
+    finally:
+        directory.close()
+    return count

@@ -1,0 +1,191 @@
+"""``aiorecover dead-letters``: list, show and export only look; requeue and purge need a directory without an owner."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from aiorecover import DeadLetter
+from aiorecover.cli import inspection
+from aiorecover.cli.directory_commands import JSON, OPTION, PATH, SERVERS
+from aiorecover.cli.drainage import free, producer_of
+from aiorecover.cli.endings import FAILED, one_line
+from aiorecover.cli.records import about, new_file, stored, text_of, topic_of, without_bytes
+from aiorecover.errors import ConfigError
+from aiorecover.reporting import context_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from aiorecover.ring.inspect import StoredRecord
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Look at the records that Kafka refused for good, and deal with them.")
+
+ID = Annotated[str | None, typer.Argument(help="The id of one letter.")]
+ALL = Annotated[bool, typer.Option("--all", help="All letters.")]
+LIMIT_S = Annotated[float, typer.Option(min=0, help="Seconds that Kafka has to take them.")]
+
+
+@app.command("list")
+def list_letters(path: PATH, json_output: JSON = False) -> None:  # noqa: FBT002 - an option, never passed by place
+    """List the letters, oldest first: id, topic, partition, and why.
+
+    Exit status 0: done. 1: a directory cannot be read. 2: nothing of aiorecover is there.
+    """
+    with one_line():
+        found = [about(record) for record in _letters(path)]
+    if json_output:
+        sys.stdout.write(json.dumps([without_bytes(one) for one in found], ensure_ascii=False) + "\n")
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("id", "topic", "partition", "why"):
+        table.add_column(title, overflow="fold")
+    for one in found:
+        table.add_row(one["id"], text_of(one["topic"].encode()), str(one["partition"]), text_of(_why(one).encode()))
+    console = Console(highlight=False)
+    if found:
+        console.print(table)
+    console.print(f"{len(found):,} dead letters")
+
+
+@app.command()
+def show(path: PATH, record_id: Annotated[str, typer.Argument(help="The id of a letter.")]) -> None:
+    """Show one letter as JSON, whole; what is not UTF-8 has a name that ends in _base64.
+
+    Exit status 0: done. 1: a directory cannot be read. 2: there is no such letter, or nothing of aiorecover is there.
+    """
+    with one_line():
+        for record in _letters(path):
+            if record.record_id == record_id:
+                plain = without_bytes(about(record))
+                sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
+                return
+        raise ConfigError(f"there is no such letter: 'aiorecover dead-letters list' names them record_id={record_id!r}")
+
+
+@app.command()
+def export(path: PATH, output: Annotated[pathlib.Path, typer.Option("--output", "-o", help="A new file.")]) -> None:
+    """Write the letters as JSON lines, bytes as base64, as `producer.dead_letters.export`; they stay where they are.
+
+    Exit status 0: done. 1: a directory cannot be read, or the file is there or cannot be written. 2: nothing of
+    aiorecover is there.
+    """
+    with one_line(), new_file(output) as file:
+        for record in _letters(path):
+            file.write(msgspec.json.encode(_letter_of(record)) + b"\n")
+
+
+@app.command()
+def requeue(
+    path: PATH,
+    record_id: ID = None,
+    every: ALL = False,  # noqa: FBT002
+    bootstrap_servers: SERVERS = None,
+    option: OPTION = None,
+    timeout: LIMIT_S = 60.0,
+    json_output: JSON = False,  # noqa: FBT002
+) -> None:
+    """Publish letters again, under new ids, and deliver all that waits. A live service does that itself.
+
+    Exit status 0: it is in Kafka. 1: it is in the ring, or became dead letters again, or a directory has an owner. 2:
+    an option is wrong, there is no such letter, or nothing of aiorecover is there.
+    """
+    with one_line():
+        uvloop.run(_deal(path, _which(record_id, every), bootstrap_servers, option or (), timeout, json_output))
+
+
+@app.command()
+def purge(
+    path: PATH,
+    record_id: ID = None,
+    every: ALL = False,  # noqa: FBT002
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,  # noqa: FBT002
+    bootstrap_servers: SERVERS = None,
+    option: OPTION = None,
+    json_output: JSON = False,  # noqa: FBT002
+) -> None:
+    """Throw letters away for good; Kafka is not needed, but its address is.
+
+    Exit status 0: they are gone. 1: a directory has an owner, or cannot be read. 2: an option is wrong, there is no
+    such letter, --yes is missing, or nothing of aiorecover is there.
+    """
+    with one_line():
+        which = _which(record_id, every)
+        if not yes:
+            raise ConfigError("say --yes as well: what is purged is nowhere any more")
+        uvloop.run(_deal(path, which, bootstrap_servers, option or (), None, json_output))
+
+
+async def _deal(
+    path: pathlib.Path,
+    which: str | None,
+    servers: str | None,
+    options: Sequence[str],
+    limit_s: float | None,
+    as_json: bool,  # noqa: FBT001
+) -> None:
+    """Requeue letters, or without ``limit_s`` purge them."""
+    holders = {where for where, record in stored(_paths(path), dead=True) if which in (None, record.record_id)}
+    if which is not None and not holders:
+        raise ConfigError(f"there is no such letter: 'aiorecover dead-letters list' names them record_id={which!r}")
+    found = [one for one in inspection.instances_at(path) if one.path in holders]
+    for one in found:
+        free(one)
+    for one in found:
+        async with producer_of(one.path, servers, options, stop_timeout_ms=0) as producer:
+            if limit_s is None:
+                done, count = "purged", await producer.dead_letters.purge(which or "all")
+            else:
+                done, count = "published again", await producer.dead_letters.requeue(which)
+            line = f"{one.path}: {count:,} dead letters are {done}"
+            about_it = {"path": str(one.path), done.replace(" ", "_"): count}
+            sys.stdout.write((json.dumps(about_it) if as_json else line) + "\n")
+            if limit_s is not None:
+                await producer.flush(int(limit_s * 1000))
+                if again := producer.statistics().dead_lettered:
+                    sys.stderr.write(f"{again:,} records were refused again: 'aiorecover dead-letters list' says why\n")
+                    raise typer.Exit(FAILED)
+
+
+def _which(record_id: str | None, every: bool) -> str | None:  # noqa: FBT001
+    if every == (record_id is not None):
+        raise ConfigError("name the id of one letter, or say --all")
+    return record_id
+
+
+def _paths(path: pathlib.Path) -> list[pathlib.Path]:
+    return [one.path for one in inspection.instances_at(path)]
+
+
+def _letters(path: pathlib.Path) -> Iterator[StoredRecord]:
+    for _, record in stored(_paths(path), dead=True):
+        yield record
+
+
+def _why(described: dict[str, Any]) -> str:
+    return str(described.get("dead_letter") or "")
+
+
+def _letter_of(stored_record: StoredRecord) -> DeadLetter:
+    record, note = stored_record.record, stored_record.note
+    return DeadLetter(
+        record_id=stored_record.record_id,
+        topic=topic_of(stored_record),
+        partition=-1 if note is None or note.partition is None else note.partition,
+        key=record.key,
+        value=record.value,
+        timestamp_ms=stored_record.timestamp_ms,
+        headers=list(record.headers),
+        error="" if note is None else note.error or "",
+        context=context_of(note),
+    )

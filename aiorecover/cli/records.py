@@ -1,0 +1,134 @@
+"""Records that lie in the directories of a ``wal_dir``, as text and as JSON."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+from aiorecover.record_id import RECORD_ID_HEADER
+from aiorecover.ring.inspect import waiting
+from aiorecover.ring.lane import DEAD, UNASSIGNED
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Collection, Iterable, Iterator
+
+    from aiorecover.ring.inspect import StoredRecord
+
+__all__ = ["NAMES", "New", "about", "lines", "new_file", "stored", "text_of", "topic_of", "without_bytes"]
+
+NAMES = {UNASSIGNED: "unassigned", DEAD: "dead letters"}
+BYTES_SHOWN = 200  # of a key, a value or a header: a line of a terminal or two
+_NO_UTF8 = 0xDC00  # where "surrogateescape" puts a byte that is not UTF-8
+
+
+def stored(
+    paths: Iterable[pathlib.Path], topics: Collection[str] = (), *, dead: bool | None = False
+) -> Iterator[tuple[pathlib.Path, StoredRecord]]:
+    """Yield the records of these topics, empty: of all, in each directory; each partition in its order.
+
+    ``dead``: only dead letters, or all but these; None: both.
+
+    Raises:
+        WalError: a directory cannot be read.
+
+    """
+    for path in paths:
+        for record in waiting(path, dead=dead):
+            if not topics or topic_of(record) in topics:
+                yield path, record
+
+
+def topic_of(record: StoredRecord) -> str:
+    """Return the record's own topic; that of a dead letter stands in its note."""
+    if record.partition == DEAD and record.note is not None:
+        return record.note.topic or ""
+    return record.topic
+
+
+class New:
+    """Tells records that were not there at the last look from those that were."""
+
+    def __init__(self) -> None:
+        """All are new at the first look."""
+        self._newest: dict[tuple[pathlib.Path, str, int], tuple[int, int]] = {}
+
+    def __call__(self, path: pathlib.Path, record: StoredRecord) -> bool:
+        """Whether a record is new; asked for all records of a partition in their order."""
+        _, epoch, sequence = record.record_id.split("/")
+        order = int(epoch), int(sequence)
+        lane = (path, record.topic, record.partition)
+        # What waited for the topic's partitions to be known keeps its ids when it goes there.
+        newest = self._newest.get(lane) or self._newest.get((path, record.topic, UNASSIGNED), (0, 0))
+        self._newest[lane] = max(newest, order)
+        return order > newest
+
+
+def about(record: StoredRecord) -> dict[str, Any]:
+    """Return everything about a record; keys, values and headers are bytes here."""
+    found, note = record.record, record.note
+    described = {
+        "id": record.record_id,
+        "topic": topic_of(record),
+        "partition": NAMES.get(record.partition, record.partition),
+        "timestamp_ms": record.timestamp_ms,
+        "key": found.key,
+        "value": found.value,
+        "headers": [{"name": name, "value": value} for name, value in found.headers if name != RECORD_ID_HEADER],
+        "source": note and note.source,
+    }
+    if record.partition == DEAD and note is not None:
+        where = UNASSIGNED if note.partition is None else note.partition
+        described |= {"partition": NAMES.get(where, where), "dead_letter": note.error}
+    return described
+
+
+def without_bytes(described: dict[str, Any]) -> dict[str, Any]:
+    """Return it with keys, values and headers as text, or where they are none as ``…_base64``."""
+    plain: dict[str, Any] = {}
+    for name, value in described.items():
+        if isinstance(value, bytes):
+            try:
+                plain[name] = value.decode()
+            except UnicodeDecodeError:
+                plain[f"{name}_base64"] = base64.b64encode(value).decode()
+        else:
+            plain[name] = [without_bytes(header) for header in value] if name == "headers" else value
+    return plain
+
+
+def lines(described: dict[str, Any]) -> Iterator[str]:
+    """Yield what a record is, and below it what may be long."""
+    fields = [f"{name}={described[name]}" for name in ("topic", "partition", "timestamp_ms")]
+    yield " ".join([described["id"], *fields, f"key={text_of(described['key'])}"])
+    yield f"    value={text_of(described['value'])}"
+    yield from (f"    {one['name']}={text_of(one['value'])}" for one in described["headers"])
+    if "dead_letter" in described:
+        yield f"    dead letter: {described['dead_letter']}"
+
+
+@contextmanager
+def new_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """Open a file that is not there yet; where writing fails, nothing of it stays."""
+    with path.open("xb") as file:
+        try:
+            yield file
+        except BaseException:
+            path.unlink()
+            raise
+
+
+def text_of(data: bytes | None) -> str:
+    """Return readable text with nothing in it that a terminal would obey: that, and what is not UTF-8, as escapes."""
+    if data is None:
+        return "None"
+    text = data[:BYTES_SHOWN].decode("utf-8", "surrogateescape")
+    return "".join(map(_shown, text)) + ("…" if len(data) > BYTES_SHOWN else "")
+
+
+def _shown(char: str) -> str:
+    code = ord(char)
+    if _NO_UTF8 <= code < _NO_UTF8 + 256:
+        return f"\\x{code - _NO_UTF8:02x}"
+    return char if char.isprintable() and char != "\\" else char.encode("unicode_escape").decode()

@@ -1,0 +1,258 @@
+"""The commands that only look, run as a user runs them: on a directory in use, on a damaged one, and on none."""
+
+import asyncio
+import importlib.metadata
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from aiorecover import RecoverableProducer
+from aiorecover.cli import directory_commands, inspection
+from aiorecover.cli.app import app
+from aiorecover.cli.top import Watch
+from aiorecover.cli.verification import verified
+from aiorecover.ring.writer import LANGUAGE
+from aiorecover.testing import ApiKey, MockCluster
+from tests.support.eventually import until
+
+NOWHERE = "127.0.0.1:1"
+VALUE = b"\x1b[31m" + b"[bold]v" * 50
+INVALID_RECORD = 87  # Kafka's error code: refused for good
+SEGMENT_AT = 4096  # of the first segment in a ring
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "80"})
+
+
+def as_json(*arguments: object) -> Any:
+    """Return the lines of JSON that a command prints; one of them alone as it is."""
+    found = [json.loads(line) for line in run(*arguments, "--json").stdout.splitlines()]
+    return found[0] if len(found) == 1 else found
+
+
+async def leave(wal_dir: Path, count: int, **options: Any) -> None:
+    async with RecoverableProducer(wal_dir, bootstrap_servers=NOWHERE, stop_timeout_ms=0, **options) as producer:
+        for number in range(count):
+            value = b"%d/" % number + VALUE
+            headers = [("h", b"\xff")]
+            await producer.publish(
+                "orders", value, key=f"key {number}", timestamp_ms=1_700_000_000_000, headers=headers
+            )
+
+
+def test_what_waits_is_shown_by_lane(tmp_path: Path) -> None:
+    asyncio.run(leave(tmp_path, 100, name="orders"))
+    done = run("status", tmp_path)
+    assert done.exit_code == 0
+    heading, producer, destination, total, titles, lane = done.stdout.splitlines()
+    assert heading == f"{tmp_path / '0'}: not in use"
+    assert producer.endswith(", epoch 1, at_least_once")
+    assert destination == "to no cluster reached yet, name orders"
+    assert total.startswith("100 records wait, ")
+    assert titles.split() == ["topic", "partition", "batches", "records", "size", "oldest"]
+    assert lane.split()[:2] == ["orders", "unassigned"]
+    assert lane.split()[3] == "100"
+
+
+def test_records_are_shown_and_a_terminal_obeys_nothing_in_them(tmp_path: Path) -> None:
+    asyncio.run(leave(tmp_path, 100))
+    done = run("cat", tmp_path, "--limit", 3)
+    assert done.exit_code == 0
+    records = done.stdout.splitlines()
+    assert [line.split()[-2:] for line in records[::3]] == [["key=key", f"{number}"] for number in range(3)]
+    assert records[1].startswith("    value=0/\\x1b[31m[bold]v[bold]v")
+    assert records[1].endswith("…")
+    assert records[2] == "    h=\\xff"
+    assert len(records) == 3 * 3
+    assert len(run("cat", tmp_path, "--topic", "orders").stdout.splitlines()) == 3 * 100
+    assert run("cat", tmp_path, "--topic", "others").stdout == ""
+
+
+def test_one_instance_may_be_named_and_everything_comes_as_json(tmp_path: Path) -> None:
+    asyncio.run(leave(tmp_path, 20, instance="here"))
+    (one,) = as_json("status", tmp_path / "here")
+    assert as_json("cat", tmp_path / "here") == as_json("cat", tmp_path)
+    assert (one["locked"], one["pid"], one["error"], one["unreadable"], one["waiting"]) == (False, None, None, 0, 20)
+    (lane,) = one["lanes"]
+    assert (lane["topic"], lane["partition"], lane["records"]) == ("orders", "unassigned", 20)
+    assert 0 <= lane["oldest_age_seconds"] < 60
+    assert one["bytes_allocated"] < 1 << 20
+    first, second = as_json("cat", tmp_path, "--limit", 2)
+    assert second["id"] == f"{one['producer_id']}/1/{int(first['id'].rpartition('/')[2]) + 1}"
+    assert (first["key"], first["timestamp_ms"]) == ("key 0", 1_700_000_000_000)
+    assert first["value"] == "0/" + VALUE.decode()  # whole, and as it is
+    assert first["headers"] == [{"name": "h", "value_base64": "/w=="}]
+
+
+def test_an_export_has_each_record_and_leaves_it_where_it_is(tmp_path: Path) -> None:
+    asyncio.run(leave(tmp_path / "wal", 50))
+    assert run("export", tmp_path / "wal", "--output", tmp_path / "records.jsonl").exit_code == 0
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == as_json("cat", tmp_path / "wal")
+    assert len(lines) == 50
+    assert run("export", tmp_path / "wal").stdout.splitlines() == lines
+    again = run("export", tmp_path / "wal", "-o", tmp_path / "records.jsonl")
+    assert (again.exit_code, again.stderr.count("\n")) == (1, 1)
+    assert "File exists" in again.stderr
+
+
+async def move_to_partitions(wal_dir: Path) -> None:
+    """Let the topic be known, but not take anything."""
+    with MockCluster() as cluster:
+        cluster.create_topic("orders", partitions=1)
+        cluster.set_leader("orders", 0, None)
+        options: Any = {"bootstrap_servers": cluster.bootstrap_servers, "stop_timeout_ms": 0}
+        async with RecoverableProducer(wal_dir, **options) as producer:
+            await producer.publish("orders", b"newest")
+            await until(lambda: [lane["partition"] for lane in inspection.inspect(wal_dir)[0]["lanes"]] == [0])
+
+
+def test_records_are_followed_into_the_next_process_and_into_their_partition(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happens = iter([leave(tmp_path, 2), leave(tmp_path, 3), move_to_partitions(tmp_path)])
+
+    def sleep(_: float) -> None:
+        life = next(happens, None)
+        if life is None:
+            raise KeyboardInterrupt
+        asyncio.run(life)
+
+    asyncio.run(leave(tmp_path, 1))
+    monkeypatch.setattr(directory_commands, "sleep", sleep)
+    with pytest.raises(typer.Exit) as ended:
+        directory_commands.cat(tmp_path, follow=True, json_output=True)
+    assert ended.value.exit_code == 130
+    ids = [json.loads(line)["id"].partition("/")[2] for line in capsys.readouterr().out.splitlines()]
+    assert ids == ["1/1", "2/1", "2/2", "3/1", "3/2", "3/3", "4/1"]
+
+
+def test_all_that_waits_is_verified_and_each_damaged_batch_is_named(tmp_path: Path) -> None:
+    asyncio.run(leave(tmp_path, 1000))
+    (whole,) = as_json("verify", tmp_path)
+    assert (whole["records"], whole["damaged"], whole["error"]) == (1000, [], None)
+    assert run("verify", tmp_path).exit_code == 0
+    with (tmp_path / "0" / "ring").open("r+b") as ring:
+        ring.seek(SEGMENT_AT + 512 + 300)  # in the records of the first batch
+        ring.write(b"\xee")
+    done = run("verify", tmp_path)
+    assert done.exit_code == 1
+    name = as_json("status", tmp_path)[0]["producer_id"]
+    assert re.search(rf"damaged: first={name}/1/1 last={name}/1/\d+ topic=orders partition=unassigned", done.stdout)
+    (found,) = as_json("verify", tmp_path)
+    assert len(found["damaged"]) == 1
+    assert found["records"] < 1000
+
+
+@pytest.mark.asyncio
+async def test_a_directory_in_use_is_read_without_harm_and_shows_owner_cluster_and_dead_letters(tmp_path: Path) -> None:
+    with MockCluster() as cluster:
+        cluster.create_topic("orders", partitions=2)
+        async with RecoverableProducer(tmp_path, bootstrap_servers=cluster.bootstrap_servers) as producer:
+            await producer.partitions_for("orders")
+            cluster.push_errors(ApiKey.PRODUCE, INVALID_RECORD)
+            await producer.publish("orders", b"refused", partition=1)
+            await producer.flush(timeout_ms=20_000)
+            looking = asyncio.create_task(asyncio.to_thread(_look_often, tmp_path))
+            published = 0
+            while not looking.done():
+                await producer.publish("orders", b"%d" % published, partition=published % 2)
+                published += 1
+            found = await looking
+            await producer.flush(timeout_ms=20_000)
+            assert producer.statistics().delivered == published > 500
+            shown = await asyncio.to_thread(as_json, "status", tmp_path)
+            letter = await asyncio.to_thread(_exported, tmp_path)
+    assert not any(inspection.unreadable(one) for one, _ in found)
+    assert all(whole["damaged"] == [] for _, whole in found)
+    assert (shown[0]["locked"], shown[0]["pid"]) == (True, os.getpid())
+    assert shown[0]["destination"]["cluster_id"]
+    assert (shown[0]["waiting"], shown[0]["dead_letters"]) == (0, 1)
+    assert (letter["topic"], letter["partition"], letter["value"]) == ("orders", 1, "refused")
+    assert "refuses the record" in letter["dead_letter"]
+
+
+def _exported(path: Path) -> Any:
+    return json.loads(run("export", path).stdout)
+
+
+def _look_often(path: Path) -> list[Any]:
+    return [(inspection.inspect(path), verified(path / "0")) for _ in range(10)]
+
+
+def test_damage_is_told_and_hides_no_other_instance(tmp_path: Path) -> None:
+    asyncio.run(leave(tmp_path, 100, instance="a"))
+    asyncio.run(leave(tmp_path, 100, instance="b"))
+    asyncio.run(leave(tmp_path, 100, instance="c"))
+    with (tmp_path / "a" / "ring").open("r+b") as ring:
+        ring.seek(SEGMENT_AT + 200)
+        ring.write(b"\xee" * 8)
+    (tmp_path / "b" / "checkpoint").write_bytes(b"\xee" * 100)
+    done = run("status", tmp_path)
+    assert done.exit_code == 1
+    assert "unreadable=1" in done.stdout
+    assert "the checkpoint is damaged" in done.stdout
+    assert [one.get("waiting") for one in as_json("status", tmp_path)] == [0, None, 100]
+
+
+def test_a_directory_of_the_first_version_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    head = b"\x89AIOCHK\n" + (1).to_bytes(2, "little")
+    for name, content in (("lock", b""), ("ring", bytes(4096)), ("checkpoint", head.ljust(8192, b"\0"))):
+        (tmp_path / "0" / name).write_bytes(content)
+    done = run("status", tmp_path)
+    assert done.exit_code == 1
+    _, line = done.stdout.splitlines()
+    assert line.startswith("aiorecover 0.1 wrote this directory: drain it with aiorecover 0.1")
+
+
+def test_the_version_is_told() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    said = f"aiorecover {importlib.metadata.version('aiorecover')} (writer in {LANGUAGE})\n"
+    assert (done.exit_code, done.stdout) == (0, said)
+
+
+@pytest.mark.asyncio
+async def test_the_live_screen_has_rates_what_waits_and_the_newest_dead_letter(tmp_path: Path) -> None:
+    with MockCluster() as cluster:
+        cluster.create_topic("orders", partitions=2)
+        async with RecoverableProducer(tmp_path, bootstrap_servers=cluster.bootstrap_servers) as producer:
+            await producer.partitions_for("orders")
+            cluster.push_errors(ApiKey.PRODUCE, INVALID_RECORD)
+            await producer.publish("orders", b"refused", partition=1)
+            await producer.flush(timeout_ms=20_000)
+            watch = Watch(tmp_path)
+            first = watch.look()
+            for number in range(500):
+                await producer.publish("orders", b"%d" % number)
+            await producer.flush(timeout_ms=20_000)
+            delivered = watch.look()
+            cluster.broker_down()
+            for number in range(300):
+                await producer.publish("orders", b"%d" % number, partition=0)
+            waits = watch.look()
+            shown = await asyncio.to_thread(run, "top", tmp_path, "--looks", 2, "--every", 0.1)
+            cluster.broker_up()
+            await producer.flush(timeout_ms=20_000)
+    assert (first["accepted_per_second"], first["delivered_per_second"]) == (0, 0)
+    assert delivered["accepted_per_second"] == delivered["delivered_per_second"] > 0
+    assert waits["accepted_per_second"] > waits["delivered_per_second"] == 0
+    assert waits["history"] == [0, 0, 300]
+    assert "refuses the record" in waits["last_errors"][0]
+    lines = shown.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("300 wait") for line in lines)
+    assert any(line.split()[:3] == ["orders", "0", "300"] for line in lines)
+    assert any(line.startswith(f"{producer.producer_id}/1/1 orders: ") for line in lines)
+
+
+def test_looks_come_as_lines_of_json(tmp_path: Path) -> None:
+    asyncio.run(leave(tmp_path, 7))
+    assert [seen["waiting"] for seen in as_json("top", tmp_path, "--looks", 2, "--every", 0.1)] == [7, 7]
