@@ -15,6 +15,8 @@ import pytest
 from aiokafka.abc import AbstractTokenProvider
 
 from aiorecover import DeliveryPendingError, RecoverableProducer
+from aiorecover.cli.doctor import BAD, FINE, examine
+from aiorecover.config import Config
 from aiorecover.integrations.settings import ProducerSettings
 from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import TopicFactory
@@ -184,6 +186,21 @@ async def test_a_certificate_that_is_not_trusted_is_named_and_nothing_is_sent(
         receipt = await producer.publish(granted, b"waits")
         with pytest.raises(DeliveryPendingError, match="the broker's certificate is not trusted"):
             await receipt.delivered(1500)
+    assert await read_topic(secured.bootstrap_servers, granted) == []
+
+
+async def test_the_doctor_names_the_right_that_is_missing_and_writes_nothing(
+    secured: SecuredKafka, topic: TopicFactory, granted: str, tmp_path: Path
+) -> None:
+    refused = topic(secured, partitions=1)
+    secured.grant(refused, "DESCRIBE")
+    options = secured.options()
+    config = Config.from_options(tmp_path, options.pop("bootstrap_servers"), options)
+    found = [one async for one in examine(config, [granted, refused])]
+    assert (FINE, f"topic {granted}", "may be written to") in [one[:3] for one in found]
+    [missing] = [one for one in found if one.level == BAD]
+    assert (missing.subject, missing.remedy) == (f"topic {refused}", "grant Write on the topic")
+    assert "not authorized" in missing.text
     assert await read_topic(secured.bootstrap_servers, granted) == []
 
 

@@ -13,6 +13,7 @@ import uvloop
 from rich.console import Console
 
 from aiorecover.cli import demo as demo_command
+from aiorecover.cli.broker_commands import add_to as add_broker_commands
 from aiorecover.cli.demo_view import View, show_verdict
 from aiorecover.cli.directory_commands import add_to as add_directory_commands
 from aiorecover.cli.endings import EndedError
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 
 add_directory_commands(app)
+add_broker_commands(app)
 app.add_typer(letters, name="dead-letters")
 
 _USAGE = 2

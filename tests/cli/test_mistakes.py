@@ -57,6 +57,9 @@ def test_a_path_with_nothing_of_ours_is_one_clear_line(
         (("drain", "wal", "--option", "linger=5", "--bootstrap-servers", NOWHERE), "linger (AIORECOVER_LINGER)"),
         (("drain", "wal", "--option", "linger_ms"), "such an option is name=value"),
         (("drain", "wal"), "bootstrap_servers (AIORECOVER_BOOTSTRAP_SERVERS): field required"),
+        (("doctor", "wal"), "bootstrap_servers (AIORECOVER_BOOTSTRAP_SERVERS): field required"),
+        (("doctor", "wal", "--bootstrap-servers", "no port at all:x"), "bootstrap_servers"),
+        (("bench", "--topic", "t", "--option", "fsync=maybe", "--bootstrap-servers", NOWHERE), "fsync"),
     ],
 )
 def test_a_wrong_option_is_named_in_one_line(
