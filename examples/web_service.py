@@ -2,15 +2,26 @@
 
 A request is answered as soon as its order is in the ring: Kafka may be down for hours, and nobody waits. Where the ring
 is full the answer is 503 with ``Retry-After``. On SIGTERM uvicorn ends the lifespan: what can be delivered in
-``stop_timeout_ms`` is, the rest after the next start. Workers share the directory: ``--workers 4``.
+``stop_timeout_ms`` is, the rest after the next start. Workers share the directory: ``--workers 4``; each answers
+/metrics for itself. examples/ops has it under Kubernetes, and beside Kafka, Prometheus and Grafana.
 """
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from prometheus_client import make_asgi_app
 from pydantic import BaseModel
 
 from aiorecover.integrations.fastapi import ProducerDep, exception_handlers, lifespan, probes
+from aiorecover.integrations.prometheus import watch
+
+
+@asynccontextmanager
+async def watched(app: FastAPI) -> AsyncIterator[None]:
+    watch(app.state.producer)
+    yield
 
 
 class Order(BaseModel):
@@ -22,10 +33,13 @@ app = FastAPI(
     lifespan=lifespan(
         os.environ.get("WAL_DIR", "wal"),  # on a disk that outlives the process
         bootstrap_servers=os.environ.get("KAFKA", "localhost:9092"),
+        wraps=watched,
+        instance=os.environ.get("INSTANCE"),  # None: the first number that is free
     ),
     exception_handlers=exception_handlers,
 )
 app.include_router(probes)  # /live and /ready
+app.mount("/metrics", make_asgi_app())
 
 
 @app.post("/orders", status_code=202)
