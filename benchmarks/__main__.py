@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import (
+    acknowledgement,
     backlog,
     group_commit,
     kafka,
@@ -37,6 +38,7 @@ LEAST_BACKLOG_GB = 0.02  # more than some segments: with less, reading is over b
 WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "throughput": throughput.run,
     "latency": latency.run,
+    "acknowledgement": acknowledgement.run,
     "group_commit": group_commit.run,
     "backlog": backlog.run,
     "restart": restart.run,

@@ -1,10 +1,13 @@
 """Medians, quantiles and how they are written. Pure."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
+
+BINS = 20  # of a histogram, from 1 to 10 and from each power of ten to the next
 
 
 @dataclass(frozen=True)
@@ -49,3 +52,11 @@ def quantiles(values: Iterable[int]) -> dict[str, int]:
         "p99.9": quantile(ordered, 0.999),
         "max": ordered[-1],
     }
+
+
+def histogram(values: Iterable[int]) -> list[tuple[int, int]]:
+    """How many values there are in each bin that has any, as (number of the bin, count); bin n begins at 10^(n/20).
+
+    Logarithmic, because times go from a microsecond to a second; a value below 1 counts as 1.
+    """
+    return sorted(Counter(int(math.log10(max(1, value)) * BINS) for value in values).items())

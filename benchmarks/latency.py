@@ -6,7 +6,6 @@ record's processor time where it is awaited for every record.
 Nothing is subtracted: every figure holds one reading of the clock, whose cost is measured too.
 """
 
-import asyncio
 import gc
 import time
 from array import array
@@ -16,7 +15,8 @@ from typing import Any
 from aiorecover import Receipt, RecoverableProducer
 from benchmarks import kafka, load, machine
 from benchmarks.child import call, stopwatch
-from benchmarks.figures import quantiles, spread
+from benchmarks.figures import histogram, quantiles, spread
+from benchmarks.pace import TURN_CALLS, Paced, Turning, Unpaced
 from benchmarks.setting import Result, Setting, Table
 
 ROUNDS = 3
@@ -25,8 +25,6 @@ WARM_UP = 30_000
 IDLE_RATE = 3_000  # records/s: three in each millisecond, the first of them with cold caches
 IDLE_RECORDS = 15_000
 PACED_RATE = 100_000
-TICK_S = 0.001  # a paced publisher sleeps so long, then publishes what is due
-TURN_CALLS = 256  # so often does publish give the loop a turn by itself
 ASKED = 50_000  # records whose delivery is asked for: the last 65,536 are told all, and a batch may hold 4,084
 NAMES = ("p50", "p99", "p99.9", "max")
 STOP_MS = 500  # without a broker nothing can be delivered: stop does not wait long
@@ -102,19 +100,19 @@ def _row(title: str, rounds: list[Percentiles]) -> list[str]:
 async def idle(bootstrap_servers: str, topic: str, wal_dir: str, records: int) -> dict[str, Any]:  # noqa: ARG001
     """No Kafka, a few thousand records a second."""
     async with load.producer(wal_dir, load.NOBODY, stop_timeout_ms=STOP_MS) as producer:
-        return {**await _measured(producer, topic, IDLE_RECORDS, _Paced(IDLE_RATE)), "delivered": 0}
+        return {**await _measured(producer, topic, IDLE_RECORDS, Paced(IDLE_RATE)), "delivered": 0}
 
 
 async def paced(bootstrap_servers: str, topic: str, wal_dir: str, records: int) -> dict[str, Any]:
-    return await _delivering(bootstrap_servers, topic, wal_dir, records, _Paced(PACED_RATE))
+    return await _delivering(bootstrap_servers, topic, wal_dir, records, Paced(PACED_RATE))
 
 
 async def full_speed(bootstrap_servers: str, topic: str, wal_dir: str, records: int) -> dict[str, Any]:
-    return await _delivering(bootstrap_servers, topic, wal_dir, records, _Unpaced())
+    return await _delivering(bootstrap_servers, topic, wal_dir, records, Unpaced())
 
 
 async def full_speed_turning(bootstrap_servers: str, topic: str, wal_dir: str, records: int) -> dict[str, Any]:
-    return await _delivering(bootstrap_servers, topic, wal_dir, records, _Turning())
+    return await _delivering(bootstrap_servers, topic, wal_dir, records, Turning())
 
 
 SCENARIOS: dict[str, Callable[..., Any]] = {
@@ -169,7 +167,7 @@ async def _empty_asking(timeout_ms: int | None = None) -> None:
     """The signature of delivered, and nothing else."""
 
 
-async def _delivering(bootstrap_servers: str, topic: str, wal_dir: str, records: int, pace: "_Pace") -> dict[str, Any]:
+async def _delivering(bootstrap_servers: str, topic: str, wal_dir: str, records: int, pace: Unpaced) -> dict[str, Any]:
     async with load.producer(wal_dir, bootstrap_servers) as producer:
         await load.publish_all(producer, topic, WARM_UP)
         await producer.flush()
@@ -178,7 +176,7 @@ async def _delivering(bootstrap_servers: str, topic: str, wal_dir: str, records:
         return {**figures, "delivered": WARM_UP + records}
 
 
-async def _measured(producer: RecoverableProducer, topic: str, records: int, pace: "_Pace") -> dict[str, Any]:
+async def _measured(producer: RecoverableProducer, topic: str, records: int, pace: Unpaced) -> dict[str, Any]:
     publish, clock = producer.publish, time.perf_counter_ns
     published, empty = (array("q", bytes(8 * records)) for _ in range(2))
     gc.collect()
@@ -192,7 +190,13 @@ async def _measured(producer: RecoverableProducer, topic: str, records: int, pac
         await _empty(topic, load.VALUE, key=key)
         empty[number] = clock() - ended
         published[number] = ended - began
-    return {"publish": quantiles(published), "empty": quantiles(empty), "clock_ns": machine.clock_ns()}
+    return {
+        "publish": quantiles(published),
+        "empty": quantiles(empty),
+        "publish_histogram": histogram(published),
+        "empty_histogram": histogram(empty),
+        "clock_ns": machine.clock_ns(),
+    }
 
 
 async def _empty(
@@ -207,46 +211,3 @@ async def _empty(
     source: object = None,
 ) -> None:
     """The signature of publish, and nothing else."""
-
-
-class _Unpaced:
-    """As fast as it goes; publish gives the turns."""
-
-    pause_at = 1 << 62
-
-    def begin(self) -> None:
-        """The measurement begins."""
-
-    async def pause(self, number: int) -> None:
-        raise NotImplementedError
-
-
-class _Turning(_Unpaced):
-    """As fast as it goes; the loop gets a turn before publish would give one."""
-
-    def begin(self) -> None:
-        self.pause_at = TURN_CALLS // 2
-
-    async def pause(self, number: int) -> None:
-        self.pause_at = number + TURN_CALLS // 2
-        await asyncio.sleep(0)
-
-
-class _Paced(_Unpaced):
-    """So many records a second, those of a tick together."""
-
-    def __init__(self, rate: int) -> None:
-        self._rate = rate
-        self._began = 0.0
-
-    def begin(self) -> None:
-        self._began = time.perf_counter()
-        self.pause_at = 0
-
-    async def pause(self, number: int) -> None:
-        while self.pause_at <= number:
-            await asyncio.sleep(TICK_S)
-            self.pause_at = int((time.perf_counter() - self._began) * self._rate)
-
-
-_Pace = _Unpaced

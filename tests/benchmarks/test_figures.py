@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.figures import Spread, quantile, quantiles, ratios
+from benchmarks.figures import Spread, histogram, quantile, quantiles, ratios
 
 
 @pytest.mark.parametrize(
@@ -9,6 +9,10 @@ from benchmarks.figures import Spread, quantile, quantiles, ratios
 )
 def test_a_quantile_is_the_least_value_that_its_share_does_not_exceed(share: float, expected: int) -> None:
     assert quantile(range(1, 101), share) == expected
+
+
+def test_a_histogram_has_twenty_bins_for_each_power_of_ten_and_counts_every_value() -> None:
+    assert histogram([0, 1, 999, 1000, 1001, 1_000_000]) == [(0, 2), (59, 1), (60, 2), (120, 1)]
 
 
 def test_the_only_value_is_every_quantile() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aiorecover.testing import MockClusterProcess
-from benchmarks import latency, partitions, streams, throughput, warm
+from benchmarks import acknowledgement, latency, partitions, streams, throughput, warm
 from tests.support.admin import count_records
 from tests.support.oracle import read_topic
 
@@ -40,6 +40,23 @@ async def test_a_way_of_delivering_that_is_measured_delivers(
         found = await count_records(servers, "t", 6)
     assert found == 1000 + 2000
     assert figures["delivered_s"] > 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", acknowledgement.CONTENDERS.values())
+async def test_each_record_of_a_slow_pace_is_acknowledged(
+    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acknowledgement, "WARM_UP", 1000)
+    async with MockClusterProcess() as cluster:
+        await cluster.create_topic("t", partitions=6)
+        arguments = {"topic": "t", "wal_dir": str(tmp_path), "rate": 1000, "seconds": 0.2}
+        figures = await run(way, bootstrap_servers=cluster.bootstrap_servers, **arguments)
+        found = await count_records(cluster.bootstrap_servers, "t", 6)
+    assert found == 1000 + 200
+    assert sum(count for _, count in figures["ack_histogram"]) == 200
+    assert sum(count for _, count in figures["call_histogram"]) == 200
+    assert figures["ack"]["p50"] > figures["call"]["p50"]
 
 
 @pytest.mark.asyncio
