@@ -11,6 +11,8 @@ ARGS    ?=
 # Processes that share the tests: one for each core of a small machine, and one that takes what these leave of the cores
 # (tests/support/sharing.py). WORKERS=0: all here.
 WORKERS ?= 3
+# Where the benchmarks leave their figures and pictures.
+MEASURED ?= build/benchmarks
 # For prove: which proof (`make prove WHAT=` lists them), the seed that an earlier run printed to repeat it, how many.
 WHAT    ?= cycles
 SEED    ?=
@@ -50,9 +52,9 @@ check: $(VENV)/dev.stamp  ## style, format and types
 docs: $(VENV)/dev.stamp  ## the site, into build/docs
 	@$(BIN)/python -m sphinx --quiet --fail-on-warning --builder html docs build/docs
 
-bench: $(VENV)/dev.stamp  ## measure, side by side with the alternatives
+bench: $(VENV)/dev.stamp  ## measure, side by side with the alternatives: tables, pictures, 10 minutes
 	@$(BIN)/python -m tests.support.broker
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@$(BIN)/python -m benchmarks --json $(MEASURED)/figures.json --plots $(MEASURED) $(ARGS)
 
 prove: $(VENV)/dev.stamp  ## the long proofs: WHAT=cycles (default); WHAT= lists all of them; SEED=... COUNT=...
 	@$(BIN)/python -m tests.prove $(WHAT) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(ARGS)

@@ -15,6 +15,7 @@ from benchmarks import (
     machine,
     neighbours,
     partitions,
+    plots,
     report,
     restart,
     streams,
@@ -63,6 +64,7 @@ SPARK_WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {
 WITH_BROKERS_OF_ITS_OWN: dict[str, Callable[[Setting], Result]] = {"neighbours": neighbours.run}
 BENCHMARKS = {**WITH_KAFKA, **WITH_BROKERS_OF_ITS_OWN, **WITHOUT_KAFKA, **SPARK_WITH_KAFKA, **SPARK_WITHOUT_KAFKA}
 GROUPS = {
+    "short": ["throughput", "latency", "acknowledgement", "partitions", "backlog"],
     "all": list(BENCHMARKS),
     "kafka": [*WITH_KAFKA, *WITH_BROKERS_OF_ITS_OWN],
     "ring": list(WITHOUT_KAFKA),
@@ -72,7 +74,7 @@ GROUPS = {
 
 def main() -> int:
     options = _parser().parse_args()
-    names = list(dict.fromkeys(name for group in options.names or ["all"] for name in GROUPS.get(group, [group])))
+    names = list(dict.fromkeys(name for group in options.names or ["short"] for name in GROUPS.get(group, [group])))
     try:
         with ExitStack() as stack:
             cluster = None
@@ -93,23 +95,28 @@ def main() -> int:
         return 1
     report.show(found, results)
     print(f"\nload average at the end: {machine.load_average()}")
+    content = report.content(found, results)
     if options.json is not None:
-        report.write_json(options.json, found, results)
+        report.write_json(options.json, content)
+    if options.plots is not None:
+        for path in plots.draw(content, options.plots):
+            print(path)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure, side by side.")
     known = ", ".join([*GROUPS, *BENCHMARKS])
-    parser.add_argument("names", nargs="*", metavar="NAME", type=_name, help=f"all if none: {known}")
+    parser.add_argument("names", nargs="*", metavar="NAME", type=_name, help=f"short if none: {known}")
     parser.add_argument("--rounds", type=_positive, metavar="N", help="each benchmark has its own default")
     parser.add_argument("--records", type=_positive, metavar="N", help="each benchmark has its own default")
-    parser.add_argument("--seconds", type=float, metavar="N", help="for ring_…: each measurement, each has its own")
+    parser.add_argument("--seconds", type=float, metavar="N", help="of each measurement, each has its own default")
     parser.add_argument("--gigabytes", type=_gigabytes, metavar="N", help="of backlog, each has its own default")
     parser.add_argument("--brokers", type=_positive, default=1, metavar="N", help="1; from 3 on, replication is 3")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="a cluster that runs, instead of our own")
     parser.add_argument("--directory", metavar="PATH", help="where the write-ahead logs go (temporary files)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure of every round there")
+    parser.add_argument("--plots", type=Path, metavar="DIRECTORY", help="draw pictures of the figures there")
     return parser
 
 

@@ -17,7 +17,7 @@ from aiorecover import Receipt
 from benchmarks import kafka, load, throughput
 from benchmarks.child import Watch, call, stopwatch
 from benchmarks.figures import histogram, quantiles, spread
-from benchmarks.pace import TICK_S, Paced
+from benchmarks.pace import Paced
 from benchmarks.setting import Result, Setting, Table
 from benchmarks.throughput import BATCH_BYTES, LINGER_MS, WARM_UP, Headers, Told, Way
 
@@ -174,7 +174,7 @@ def confluent(bootstrap_servers: str, topic: str, wal_dir: str, rate: int, secon
     with stopwatch() as watch:
         for number, key in enumerate(load.keys(int(rate * seconds))):
             while number >= pace.pause_at:
-                producer.poll(TICK_S)
+                producer.poll(pace.wait_s(number))
                 pace.count_due()
             headers = _id(number)
             began = clock()

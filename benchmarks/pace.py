@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-TICK_S = 0.001  # a paced publisher sleeps so long, then publishes what is due
+TICK_S = 0.001  # a paced publisher sleeps so long at least, then publishes what is due
 TURN_CALLS = 256  # so often does publish give the loop a turn by itself
 
 
@@ -43,8 +43,12 @@ class Paced(Unpaced):
 
     async def pause(self, number: int) -> None:
         while self.pause_at <= number:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(self.wait_s(number))
             self.count_due()
+
+    def wait_s(self, number: int) -> float:
+        """How long it is until this record is due, or a tick."""
+        return max(TICK_S, self._began + (number + 1) / self._rate - time.perf_counter())
 
     def count_due(self) -> None:
         """Pause next when everything is published that is due by now."""

@@ -45,14 +45,22 @@ def plain(table: Table) -> str:
     return "\n".join([table.title, *written])
 
 
-def write_json(path: Path, found: dict[str, Any], results: Sequence[Result]) -> None:
-    """Everything that was measured, round by round."""
-    content = {
-        "machine": found,
-        "load_average_at_the_end": machine.load_average(),
-        "results": {result.name: result.data for result in results},
-    }
-    path.write_text(json.dumps(content, indent=2) + "\n")
+def content(found: dict[str, Any], results: Sequence[Result]) -> dict[str, Any]:
+    """Everything that was measured, round by round, as JSON gives it back: its keys are text."""
+    return json.loads(  # type: ignore[no-any-return]
+        json.dumps(
+            {
+                "machine": found,
+                "load_average_at_the_end": machine.load_average(),
+                "results": {result.name: result.data for result in results},
+            }
+        )
+    )
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _show_rich(table: Table) -> None:
