@@ -160,7 +160,8 @@ class Config:
         key_serializer: callable(key), or an object with serialize(topic, key, headers).
         value_serializer: callable(value), or an object with serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2, and for records
-            without a key one partition after the other. What it raises, ``publish`` raises.
+            without a key one partition after the other. What it raises, ``publish`` raises; where a topic's
+            partitions are not known yet, the topic waits until it succeeds (``assigning_waits``).
         adoption_grace_ms: another folder of ``wal_dir`` in which records wait for the same cluster and ``name``, and
             which no process has had for so long (less than 500 counts as 500), is delivered by this one, with its
             options; None adopts none.

@@ -69,8 +69,8 @@ async def main(number: int, of: int) -> None:
         on_full="wait",
     )
     async with producer:
-        await consumer.start()
         try:
+            await consumer.start()
             partitions = await producer.partitions_for(ORDERS)
             await go_on(consumer, producer, (TopicPartition(ORDERS, one) for one in partitions if one % of == number))
             await work(consumer, producer, stopping)
@@ -79,4 +79,6 @@ async def main(number: int, of: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python etl_worker.py NUMBER OF, as 0 4 for the first of four workers")
     asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -14,8 +14,17 @@ from litestar import Request, Response, get
 from litestar.datastructures import State
 from litestar.di import NamedDependency
 
-from aiorecover import RecoverableProducer
-from aiorecover.integrations.web import NOT_ACCEPTED, RETRY_AFTER_S, TRY_AGAIN, lifespan, live, producer_of, ready
+from aiorecover import RecordTooLargeError, RecoverableProducer
+from aiorecover.integrations.web import (
+    NOT_ACCEPTED,
+    RETRY_AFTER_S,
+    TOO_LARGE,
+    TRY_AGAIN,
+    lifespan,
+    live,
+    producer_of,
+    ready,
+)
 
 __all__ = ["ProducerDep", "exception_handlers", "get_producer", "lifespan", "probes"]
 
@@ -49,8 +58,18 @@ def _answer_not_accepted(_request: Request[Any, Any, State], _error: Exception) 
     return Response({"detail": TRY_AGAIN}, status_code=503, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
-exception_handlers: dict[int | type[Exception], Any] = dict.fromkeys(NOT_ACCEPTED, _answer_not_accepted)
-"""503 with ``Retry-After`` where the ring is full, or the producer stops: nothing was stored."""
+def _answer_too_large(_request: Request[Any, Any, State], _error: Exception) -> Response[dict[str, str]]:
+    return Response({"detail": TOO_LARGE}, status_code=413)
+
+
+exception_handlers: dict[int | type[Exception], Any] = {
+    **dict.fromkeys(NOT_ACCEPTED, _answer_not_accepted),
+    RecordTooLargeError: _answer_too_large,
+}
+"""503 with ``Retry-After`` where the ring is full, or the producer stops; 413 where the record is too large.
+
+Nothing was stored.
+"""
 
 probes = [_live, _ready]
 """``/live``: 503 where only a restart helps. ``/ready``: 200 while records are accepted, also without Kafka."""

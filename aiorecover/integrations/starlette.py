@@ -14,8 +14,17 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from aiorecover import RecoverableProducer
-from aiorecover.integrations.web import NOT_ACCEPTED, RETRY_AFTER_S, TRY_AGAIN, lifespan, live, producer_of, ready
+from aiorecover import RecordTooLargeError, RecoverableProducer
+from aiorecover.integrations.web import (
+    NOT_ACCEPTED,
+    RETRY_AFTER_S,
+    TOO_LARGE,
+    TRY_AGAIN,
+    lifespan,
+    live,
+    producer_of,
+    ready,
+)
 
 __all__ = ["answer_live", "answer_ready", "exception_handlers", "get_producer", "lifespan", "probes"]
 
@@ -48,10 +57,18 @@ async def _answer_not_accepted(_request: Request, _error: Exception) -> Response
     return JSONResponse({"detail": TRY_AGAIN}, 503, {"Retry-After": str(RETRY_AFTER_S)})
 
 
-exception_handlers: dict[Any, Callable[[Request, Any], Coroutine[Any, Any, Response]]] = dict.fromkeys(
-    NOT_ACCEPTED, _answer_not_accepted
-)
-"""503 with ``Retry-After`` where the ring is full, or the producer stops: nothing was stored."""
+async def _answer_too_large(_request: Request, _error: Exception) -> Response:
+    return JSONResponse({"detail": TOO_LARGE}, 413)
+
+
+exception_handlers: dict[Any, Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
+    **dict.fromkeys(NOT_ACCEPTED, _answer_not_accepted),
+    RecordTooLargeError: _answer_too_large,
+}
+"""503 with ``Retry-After`` where the ring is full, or the producer stops; 413 where the record is too large.
+
+Nothing was stored.
+"""
 
 probes = [Route("/live", answer_live), Route("/ready", answer_ready)]
 """``/live`` and ``/ready``."""

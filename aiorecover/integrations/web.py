@@ -8,13 +8,24 @@ from typing import Any, Final, TypeAlias, Unpack
 from aiorecover import ClosedError, RecoverableProducer, RecoverError, WalFullError
 from aiorecover.config import Options
 
-__all__ = ["NOT_ACCEPTED", "RETRY_AFTER_S", "TRY_AGAIN", "Lifespan", "lifespan", "live", "producer_of", "ready"]
+__all__ = [
+    "NOT_ACCEPTED",
+    "RETRY_AFTER_S",
+    "TOO_LARGE",
+    "TRY_AGAIN",
+    "Lifespan",
+    "lifespan",
+    "live",
+    "producer_of",
+    "ready",
+]
 
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 """An application calls it with itself, and serves until the context ends."""
 
 NOT_ACCEPTED: Final = (WalFullError, ClosedError)  # nothing was stored: the client may send it again
 RETRY_AFTER_S: Final = 10  # a full ring has room again within a second of Kafka's return, a restart takes seconds
+TOO_LARGE: Final = "the record is too large"
 TRY_AGAIN: Final = "try again later"  # paths and sizes in the error are for the log, not for clients
 
 _POISONED: Final = frozenset({"failed", "interrupted"})  # only a restart helps

@@ -75,19 +75,20 @@ class Rewriter:
 
     # -- what is rewritten ---------------------------------------------------------------------------------------------
 
-    def assign(self, topic: Topic) -> None:
+    def assign(self, topic: Topic, ahead: int = AHEAD) -> None:
         """Move a topic's unassigned records to the lanes of their partitions; returns at once."""
         lane = topic.unassigned
         if lane is None or lane.state is not LaneState.IDLE or self.is_assigning(topic) or self.ring.recovering:
             return  # held: its oldest batch becomes dead letters, then `Router.go_on` asks again
         self._assigning.add(topic)
-        self.delivery.spawn(self._assign(topic), "aiorecover-assign")
+        self.delivery.spawn(self._assign(topic, ahead), "aiorecover-assign")
 
     def is_assigning(self, topic: Topic) -> bool:
         """Whether a topic's unassigned records are on their way to the lanes of their partitions."""
         return topic in self._assigning
 
-    async def _assign(self, topic: Topic) -> None:
+    async def _assign(self, topic: Topic, ahead: int) -> None:
+        """Rewrite ``ahead`` batches at a time: fewer where the disk had no room for more."""
         lane = topic.unassigned
         assert lane is not None
         try:
@@ -96,24 +97,31 @@ class Rewriter:
                 if cursor.index:
                     cursor.seal()
                 await self.delivery.load(lane)
-                parents = lane.stored.queue[:AHEAD]
+                parents = lane.stored.queue[:ahead]
                 if not parents:
                     continue
                 try:
                     await self._replace(parents, lambda key, _: (self.delivery.router.route(topic, key), 0))
                 except (WalFullError, PartitionerError) as error:
-                    topic.error = f"records wait: {error} topic={topic.name}"
-                    await asyncio.sleep(FULL_PAUSE_S)
+                    lane.error = f"records wait for their partitions: {error}"
+                    self.delivery.throttle.warn("assigning_waits", topic.name, "%s topic=%s", lane.error, topic.name)
+                    self.delivery.spawn(self._assign_later(topic), "aiorecover-assign-later")
+                    break
                 except WalIOError as error:
                     self.halt(lane, f"the disk has failed: {error}")
                     break
-                else:
-                    topic.error = None
+                lane.error = None
+                ahead = min(AHEAD, 2 * ahead)
                 self.delivery.open_gate(topic)
         finally:
             self._assigning.discard(topic)
         lane.stored.give_back()
         self.delivery.open_gate(topic)
+
+    async def _assign_later(self, topic: Topic) -> None:
+        """Try again; meanwhile the records may become too old."""
+        await asyncio.sleep(FULL_PAUSE_S)
+        self.assign(topic, 1)
 
     async def refused(self, lane: DeliveryLane, batch: Batch, reason: str) -> None:
         """Halve a batch that Kafka refuses; bury the record where it stands alone, or halt the lane."""
@@ -136,7 +144,8 @@ class Rewriter:
                 self.halt(lane, f"{reason}, and the disk has failed: {error}")
                 return
             if alone:
-                _log.error("dead_letter kafka refuses a record: %s lane=%s", reason, lane.stored)
+                where = lane.stored, self.ring.producer_id, batch.epoch, batch.first
+                _log.error("dead_letter kafka refuses a record: %s lane=%s record_id=%s/%d/%d", reason, *where)
         self.delivery.checker.end_doubt(lane)
         lane.error = None
         self.delivery.router.go_on(lane)

@@ -217,7 +217,7 @@ class Cursor:
             raise RecordTooLargeError(
                 f"the record does not fit a segment: lower its size bytes={need} lane={self.lane}"
             )
-        if size == ring.geometry.small and ring.allows(ring.geometry.large) and self._wants_large(old):
+        if size == ring.geometry.small and self._wants_large(old) and ring.has_room(ring.geometry.large):
             size = ring.geometry.large
         segment = ring.take(size, self.lane, self.kind)
         self.leave()

@@ -127,6 +127,13 @@ class Ring:
         """Whether the limit leaves room for a segment of this size."""
         return self.used + size <= self.limits.max_bytes
 
+    def has_room(self, size: int) -> bool:
+        """Whether limit and volume leave room for a segment of this size, whatever it is for."""
+        return self.allows(size) and (self.pool.keeps(size) or self._volume_allows(size))
+
+    def _volume_allows(self, size: int) -> bool:
+        return self.files.volume(self.directory.path)[0] - size >= self.min_free
+
     def take(self, size: int, lane: Lane, kind: SegmentKind) -> Segment:
         """Give a free segment to a lane; a rewrite may go beyond the limit (R10).
 
@@ -174,11 +181,8 @@ class Ring:
     @property
     def full(self) -> bool:
         """Whether the limit, or the volume's, does not let a lane take another small segment."""
-        small = self.geometry.small
-        if not self.allows(small):
-            return True
         try:
-            return not self.pool.keeps(small) and self.files.volume(self.directory.path)[0] - small < self.min_free
+            return not self.has_room(self.geometry.small)
         except WalError:  # the directory was removed: `state` says so
             return False
 

@@ -20,7 +20,7 @@ from tests.kafka.test_delivery import NOBODY, WITHIN_MS, Published, perfect
 from tests.kafka.victim import Disk
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
-from tests.support.oracle import judge, read_topic
+from tests.support.oracle import Accepted, judge, read_topic
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -90,6 +90,34 @@ def test_a_full_disk_refuses_records_harms_none_that_it_has_and_takes_more_once_
 ) -> None:
     prefix = small_disk(tmp_path, f"size={DISK}")
     play(fill, tmp_path, kafka.bootstrap_servers, topic(kafka), prefix=prefix)
+
+
+async def fill_before_first_contact(place: Path, servers: str, name: str) -> None:
+    """Fill a small volume with records whose partitions nobody knows, then reach Kafka."""
+    accepted: list[Accepted] = []
+    wal = place / "wal"
+
+    async def publish_on(producer: RecoverableProducer) -> None:
+        for number in range(DISK):
+            key, value = b"%d" % (number % 1000), b"%d" % number + bytes(1000)
+            receipt = await producer.publish(name, value, key=key)
+            accepted.append(Accepted(receipt.record_id, key, value))
+
+    async with RecoverableProducer(wal, bootstrap_servers=NOBODY, stop_timeout_ms=500) as producer:
+        with pytest.raises(WalFullError, match="the volume is full"):
+            await publish_on(producer)
+        assert producer.statistics().full
+    async with RecoverableProducer(wal, bootstrap_servers=servers) as producer:
+        await producer.flush(WITHIN_MS)
+    perfect(judge(accepted, await read_topic(servers, name)))
+
+
+def test_an_outage_from_the_first_start_on_that_fills_a_small_volume_is_delivered_to_many_partitions(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Each partition needs room of its own, of which the volume has only what the ring leaves free."""
+    prefix = small_disk(tmp_path, "size=96m")
+    play(fill_before_first_contact, tmp_path, kafka.bootstrap_servers, topic(kafka, 64), prefix=prefix)
 
 
 # -- failing -----------------------------------------------------------------------------------------------------------

@@ -136,6 +136,8 @@ def test_a_full_ring_answers_try_again_and_is_not_ready_until_kafka_has_made_roo
         assert (full.status_code, full.json()["ready"], full.json()["full"]) == (503, False, True)
         assert full.json()["pending"] == accepted
         assert client.get("/live").status_code == 200
+        too_large = client.post("/orders", content=bytes(MIB))
+        assert (too_large.status_code, too_large.json()) == (413, {"detail": "the record is too large"})
         cluster.broker_up()
         wait(client, "/ready", 200, pending=0)
         assert client.post("/orders", content=b"small").status_code == 200
