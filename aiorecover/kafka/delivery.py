@@ -198,12 +198,12 @@ class Delivery:
 
     def hold_for_gate(self, lane: DeliveryLane) -> None:
         """Wait until the topic's older records have their partitions (R9)."""
+        self.hold(lane)
         older = lane.topic.unassigned
         if older is not None and older.state is LaneState.HALTED:
             self.rewriter.halt(lane, "older records of the topic have no partition, and the disk has failed")
-            return
-        self.hold(lane)
-        self._gated[lane] = None
+        else:
+            self._gated[lane] = None
 
     def open_gate(self, topic: Topic) -> None:
         """Older records of the topic have their partitions now."""
