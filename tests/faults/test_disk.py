@@ -67,8 +67,7 @@ async def fill(place: Path, servers: str, name: str) -> None:
             error = await refused(producer, published, name)
             assert "disk" in str(error), error
             assert producer.statistics().full
-            with pytest.raises(WalFullError):
-                await published.publish(producer, name, 100)
+            await refused(producer, published, name)  # once more: a flush frees what an earlier start left
             assert producer.statistics().accepted == len(published.accepted) - 100
         await published.publish(producer, name, 1000)  # accepted again as soon as there is room
         assert not producer.statistics().full
