@@ -13,7 +13,7 @@ from benchmarks.figures import ratios, spread
 from benchmarks.setting import Result, Setting, Table
 
 ROUNDS = 3
-RECORDS = 500_000  # five hundred of each of the many: with a few only, how a run ends would decide
+RECORDS = 300_000  # three hundred of each of the many: with a few only, how a run ends would decide
 FEW, SOME, MANY = 6, 100, 1000
 NUMBERS = (FEW, SOME, MANY)
 

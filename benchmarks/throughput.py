@@ -24,7 +24,7 @@ Way = Callable[..., Any]
 Headers = list[tuple[str, str | bytes | None]]
 Told = Callable[[Any, Any], None] | None
 
-ROUNDS = 5
+ROUNDS = 3
 RECORDS = 300_000
 WARM_UP = 30_000  # records that each contender delivers before it is measured
 BATCH_BYTES = 512 * 1024
