@@ -18,7 +18,7 @@ MODULES = {
 
 # From the top down; a module may import its own layer and those below. The names are prefixes.
 LAYERS = [
-    [f"aiorecover.{edge}" for edge in ("__main__", "cli", "testing", "spark", "integrations", "sync")],
+    [f"aiorecover.{edge}" for edge in ("__main__", "audit", "cli", "testing", "spark", "integrations", "sync")],
     ["aiorecover"],  # the public names
     ["aiorecover.producer"],
     ["aiorecover.dead_letters"],

@@ -12,6 +12,8 @@ import typer
 import uvloop
 from rich.console import Console
 
+from aiorecover.cli import audit as auditing
+from aiorecover.cli import audit_show
 from aiorecover.cli import demo as demo_command
 from aiorecover.cli.broker_commands import add_to as add_broker_commands
 from aiorecover.cli.demo_view import View, show_verdict
@@ -115,6 +117,12 @@ def demo(
 
 @app.command()
 def audit(
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="local: in this process; spark: also tables, and clusters. Default: local, unless Spark is needed."
+        ),
+    ] = None,
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka, host:port,...")] = None,
     topic: Annotated[
         list[str] | None, typer.Option(help="A topic; once for each topic that the producers publish to.")
@@ -152,13 +160,19 @@ def audit(
     html: Annotated[
         pathlib.Path | None, typer.Option(help="Write a page with a picture of completeness over time here.")
     ] = None,
-    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+    master: Annotated[str | None, typer.Option(help="Where Spark runs. Default: local[*].")] = None,
     conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
     kafka_option: Annotated[
-        list[str] | None, typer.Option(help="An option of Spark's Kafka source, as kafka.security.protocol=SSL.")
+        list[str] | None,
+        typer.Option(
+            help="An option of Kafka's client, as security_protocol=SSL; of Spark's Kafka source, as "
+            "kafka.security.protocol=SSL."
+        ),
     ] = None,
 ) -> None:
-    """Name the records that are missing, with Spark: in topics, in the table that they were landed in, or both.
+    """Name the records that are missing: in topics, in the table that they were landed in, or both.
+
+    Topics are read in this process; a table, or --engine spark, needs Spark, which gives the same answer.
 
     For each producer and epoch: how many there should be (sequences begin with 1 and have no gaps), how many were
     found, repeated, and out of order in their partition. With topics and a table also what the table lacks of them.
@@ -167,14 +181,14 @@ def audit(
     what Spark's sinks have published.
 
     Exit status 0: nothing is missing; with either of these, nothing is lost, or, of a table alone, not in it. 1:
-    something is. 2: there is no audit: an option, an installation or Kafka needs mending, or Spark failed (or the page
-    of --html was not written, behind the result). 130 or 143: stopped, by Ctrl-C or SIGTERM.
+    something is, or one id stands on records that differ. 2: there is no audit: an option, an installation or Kafka
+    needs mending, or Spark failed (or the page of --html was not written, behind the result). 130 or 143: stopped, by
+    Ctrl-C or SIGTERM.
     """
     try:
-        from aiorecover.cli import audit as auditing  # noqa: PLC0415 - pyspark is optional, and slow to import
-
         found = auditing.run(
             auditing.Options(
+                engine=engine,
                 bootstrap_servers=bootstrap_servers,
                 topics=topic or [],
                 table=table,
@@ -199,7 +213,7 @@ def audit(
     if json_output:
         sys.stdout.write(json.dumps(found) + "\n")
     else:
-        auditing.show(Console(highlight=False), found)
+        audit_show.show(Console(highlight=False), found)
     if html is not None:
         try:
             auditing.draw(html, found)

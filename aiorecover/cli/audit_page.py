@@ -8,7 +8,9 @@ from typing import Any
 
 __all__ = [
     "WRONG",
+    "conflicts",
     "fewer_without_id",
+    "held_up",
     "left_out",
     "lost",
     "not_known",
@@ -41,12 +43,12 @@ def page(found: dict[str, Any]) -> str:
     """The page's HTML; ``found`` is what the audit says as JSON, with its ``timeline``."""
     totals, compared, judged = found["totals"], found.get("compared"), found.get("manifests")
     verdicts = judged["totals"] if judged else {}
-    wrong = lost(verdicts) if judged else totals["missing"]
-    missing = wrong + (compared["totals"]["absent"] if compared else 0)
+    wrong = lost(verdicts) if judged else totals["missing"] - totals["behind_open_transaction"]
+    missing = wrong + totals["conflicts"] + (compared["totals"]["absent"] if compared else 0)
     parts = [
         f'<h1 class="{"lacking" if missing else "whole"}">{escape(_headline(totals))}</h1>',
         f"<p>{escape(_rest(totals))}</p>",
-        *(f"<p>{escape(said)}</p>" for said in (without_id(totals), left_out(totals), *not_known(totals)) if said),
+        *(f"<p>{escape(said)}</p>" for said in _said(totals) if said),
         "<h2>Completeness over time</h2>",
         _picture(found["timeline"]),
         "<h2>Producers and epochs that lack most</h2>",
@@ -56,6 +58,8 @@ def page(found: dict[str, Any]) -> str:
     ]
     if found["repeated"]:
         parts += ["<h2>Sequences repeated, the ranges with most repeats</h2>", _table(_REPEATED, found["repeated"])]
+    if found["conflicts"]:
+        parts += ["<h2>Ids of several different records, the longest ranges</h2>", _table(_RANGE, found["conflicts"])]
     if found["out_of_order"]:
         parts += ["<h2>Sequences out of order, the longest ranges</h2>", _table(_RANGE, found["out_of_order"])]
     if judged:
@@ -76,6 +80,10 @@ def page(found: dict[str, Any]) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>aiorecover audit</title>\n'
         f"<style>\n{_STYLE}\n</style>\n</head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
     )
+
+
+def _said(totals: dict[str, Any]) -> list[str]:
+    return [without_id(totals), left_out(totals), conflicts(totals), *held_up(totals), *not_known(totals)]
 
 
 def _headline(totals: dict[str, Any]) -> str:
@@ -119,11 +127,11 @@ def _open(totals: dict[str, Any]) -> str:
     if count == 1:
         return (
             f"1 epoch is open, {told}: what it accepted since is not known here; look at its directory with "
-            "aiorecover inspect"
+            "aiorecover status"
         )
     return (
         f"{count:,} epochs are open, the oldest, {told}: what they accepted since is not known here; look at their "
-        "directories with aiorecover inspect"
+        "directories with aiorecover status"
     )
 
 
@@ -136,6 +144,28 @@ def _untold(totals: dict[str, Any]) -> str:
         f"{which} found that no manifest tells of: what {who} accepted behind the last record found is not known here; "
         "give the producers audit_topic, or name --sink-manifests for those of Spark"
     )
+
+
+def conflicts(totals: dict[str, Any]) -> str:
+    """What is to be thought of ids that several different records have; nothing where there are none."""
+    if not totals["conflicts"]:
+        return ""
+    return (
+        f"{totals['conflicts']:,} ids stand on several records that differ in topic, key, value or headers: somebody "
+        "forwards records with all their headers; leave out aiorecover-id there"
+    )
+
+
+def held_up(totals: dict[str, Any]) -> list[str]:
+    """What an open transaction holds up; nothing where there is none."""
+    if not totals["held_offsets"]:
+        return []
+    held, behind = totals["held_offsets"], totals["behind_open_transaction"]
+    said = (
+        f"{held:,} offsets are held up by an open transaction, {behind:,} of the missing records among them: they are "
+        "in Kafka, and readers get them once it ends; kafka-transactions.sh find-hanging finds one that does not"
+    )
+    return [said]
 
 
 def lost(verdicts: dict[str, int]) -> int:

@@ -41,10 +41,10 @@ from aiorecover.spark.leftovers import (
     told_by_sinks,
     with_verdict,
 )
-from aiorecover.spark.manifests import Manifests, judge, of_table, unknown
+from aiorecover.spark.manifests import BEHIND, Manifests, judge, of_table, unknown
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
-from aiorecover.spark.repeats import repeats
+from aiorecover.spark.repeats import conflicts, repeats
 from aiorecover.spark.targets import read_target
 
 if TYPE_CHECKING:
@@ -80,6 +80,9 @@ class Audit(Persisted):
     repeated: DataFrame
     """The same of those that stand more than once, with ``repeated``: appearances beyond the first of each. The records
     are read again for it, so topics that go on may have more of them by then."""
+    conflicts: DataFrame
+    """The same of those that stand more than once, and not always with the same topic, key, value and headers, without
+    ``repeated``: ids that somebody has copied to other records. Read again, too."""
     out_of_order: DataFrame
     """The same of those that are out of order; nothing where the places are not known, or nobody has asked."""
     totals: DataFrame
@@ -107,6 +110,7 @@ def audit(
     from_first: bool = False,
     sink_manifests: DataFrame | None = None,
     order: bool = True,
+    held: DataFrame | None = None,
 ) -> Audit:
     """Find what is missing, repeated or out of order.
 
@@ -127,6 +131,8 @@ def audit(
     last record, but for their dead letters. While a sink writes, ``persist()`` and ``count()`` them first: what is
     named then is in Kafka already. One manifest topic belongs to topics that are audited together: using what is found
     fails, and says so, where it names writes to topics of which nothing is among the records.
+
+    ``held``: ranges of ids that an open transaction holds up (`held_ids`); with these there are ``verdicts``, too.
 
     With ``order=False`` records are not sorted by their offsets, so ``out_of_order`` is null. All else is the same, in
     two thirds of the time (`benchmarks/README.md`).
@@ -159,6 +165,11 @@ def audit(
         known = both.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
     producers = _producers(buckets, known, from_first=from_first)
     missing = _missing(buckets, known, from_first=from_first)
+    if held is not None:
+        kind = F.lit(BEHIND).alias("kind")
+        columns = "producer_id string, epoch int, last bigint, settled bigint, sealed_at bigint"
+        nothing = df.sparkSession.createDataFrame([], columns)
+        told.append((nothing, held.select(*_EPOCH, kind, "first", "last")))
     verdicts = _verdicts(missing, told, producers) if told else None
     totals = _totals(every, producers, order=order)
     if manifests is not None:
@@ -167,6 +178,7 @@ def audit(
         producers=producers,
         missing=missing,
         repeated=repeats(records, buckets),
+        conflicts=conflicts(records, buckets),
         out_of_order=_out_of_order(buckets),
         totals=totals,
         _buckets=every,

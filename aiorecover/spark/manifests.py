@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-__all__ = ["NOT_IN_TABLE", "VERDICTS", "Manifests", "judge", "of_table", "read_manifests", "unknown"]
+__all__ = ["BEHIND", "NOT_IN_TABLE", "VERDICTS", "Manifests", "judge", "of_table", "read_manifests", "unknown"]
 
-VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", "skipped")
+BEHIND = "behind_open_transaction"
+VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", "skipped", BEHIND)
 NOT_IN_TABLE = "not_in_table"
 """Of a table alone, beside the others: see `of_table`."""
 
@@ -117,7 +118,8 @@ def judge(missing: DataFrame, epochs: DataFrame, ranges: DataFrame) -> DataFrame
     ``missing`` as in `Audit`, the others as in `Manifests`; an epoch may be told of more than once. ``verdict``:
     ``dead_lettered``; ``skipped`` (an id without a record); ``in_ring``: not settled, as far as its producer has told;
     ``lost``, and ``why`` (``damaged`` in the rings; ``settled``: its producer has had the acknowledgement; ``gone``: it
-    was accepted, and not found when the epoch was closed); ``untold``: there is no manifest of its epoch.
+    was accepted, and not found when the epoch was closed); ``untold``: there is no manifest of its epoch. Before all
+    of these, ``behind_open_transaction``: in ``ranges`` of that kind, it is in Kafka and not decided yet.
 
     So it is of topics. Where ``missing`` is what a table lacks, ``settled`` does not mean lost: `audit` says
     ``not_in_table`` then, if it was given the table's name or path.
@@ -141,9 +143,10 @@ def unknown(producers: DataFrame, epochs: DataFrame, told: Sequence[DataFrame]) 
     ``producers`` as in `Audit`, ``epochs`` as in `Manifests`; ``told``: the epochs that anybody tells of, these among
     them.
     """
+    name = F.concat_ws("/", *_EPOCH)
     open_ones = epochs.where("open").agg(
         F.count(F.lit(1)).alias("open_epochs"),
-        F.min_by(F.concat_ws("/", *_EPOCH), "time_ms").alias("open_oldest"),
+        F.min_by(name, F.struct("time_ms", name)).alias("open_oldest"),
         F.min("time_ms").alias("open_told_ms"),
     )
     all_told = reduce(DataFrame.unionByName, [one.select(*_EPOCH) for one in told])
@@ -172,7 +175,7 @@ def _edge(ranges: DataFrame, at: Column, step: int) -> DataFrame:
 
 def _cut(edges: DataFrame) -> DataFrame:
     """The pieces of what is missing, between two edges of anything."""
-    kinds = ("missing", *_KINDS, "settled", "gone", "told")
+    kinds = ("missing", *_KINDS, BEHIND, "settled", "gone", "told")
     steps = {kind: F.sum(F.when(F.col("kind") == kind, F.col("step")).otherwise(0)).alias(kind) for kind in kinds}
     places = edges.groupBy(*_EPOCH, "at").agg(*steps.values())
     in_order = Window.partitionBy(*_EPOCH).orderBy("at")
@@ -189,7 +192,8 @@ def _cut(edges: DataFrame) -> DataFrame:
 
 def _verdict() -> Column:
     return (
-        F.when(~F.col("told"), "untold")
+        F.when(F.col(BEHIND), BEHIND)
+        .when(~F.col("told"), "untold")
         .when(F.col("dead_lettered"), "dead_lettered")
         .when(F.col("skipped"), "skipped")
         .when(F.col("damaged") | F.col("settled") | F.col("gone"), "lost")
@@ -198,7 +202,7 @@ def _verdict() -> Column:
 
 
 def _why() -> Column:
-    lost = F.col("told") & ~F.col("dead_lettered") & ~F.col("skipped")
+    lost = ~F.col(BEHIND) & F.col("told") & ~F.col("dead_lettered") & ~F.col("skipped")
     why = F.when(F.col("damaged"), "damaged").when(F.col("settled"), "settled").when(F.col("gone"), "gone")
     return F.when(lost, why)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
+from aiorecover.audit.moments import MOMENTS, width_for
 from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of
 from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, check_frame, shown
@@ -18,13 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MOMENTS", "Timeline", "check_timestamps", "timeline"]
 
-MOMENTS = 240
-"""So many at most: what the width of a picture holds, and so much comes to the driver."""
-
 _EPOCH = ["producer_id", "epoch"]
 _MISSING_TYPES = {"producer_id": TEXT, "epoch": WHOLE, "first": WHOLE, "last": WHOLE, "count": WHOLE}
-_DAY_S = 86_400
-_WIDTHS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY_S]
 
 
 class Timeline(NamedTuple):
@@ -58,7 +53,7 @@ def timeline(df: DataFrame, missing: DataFrame, *, most: int = MOMENTS) -> Timel
     seconds = F.unix_seconds(F.col("timestamp").cast("timestamp")).alias("second")
     records = with_record_id(df).where("sequence is not null").select(*ID_COLUMNS, seconds)
     first, last = records.agg(F.min("second"), F.max("second")).collect()[0]
-    width_s = _width_s(0 if first is None else last - first + 1, most)
+    width_s = width_for(0 if first is None else last - first + 1, most)
     start = F.floor(F.col("second") / width_s) * width_s
     placed = records.select(*ID_COLUMNS, start.cast("bigint").alias("start_s"))
     both = _found(placed).unionByName(_missing(placed, missing))
@@ -84,12 +79,6 @@ def check_timestamps(df: DataFrame) -> None:
 def _check_most(most: object) -> None:
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
         raise ConfigError(f"most must be an int of at least 1: {shown('most', most)}")
-
-
-def _width_s(span_s: int, most: int) -> int:
-    """The least round number of seconds, so many of which cover the span; one may be cut at either end."""
-    needed = span_s / max(1, most - 1)
-    return next((width for width in _WIDTHS_S if width >= needed), math.ceil(needed / _DAY_S) * _DAY_S)
 
 
 def _found(placed: DataFrame) -> DataFrame:

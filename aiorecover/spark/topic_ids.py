@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["check_topic_ids"]
+__all__ = ["admin_client", "check_topic_ids"]
 
 _NONE = "AAAAAAAAAAAAAAAAAAAAAA"  # of a broker older than Kafka 2.8, which has no ids to give
 _CLIENTS = "org.apache.kafka.clients.admin.AdminClient"
@@ -82,17 +82,24 @@ def _ids(spark: SparkSession, told: Mapping[str, str]) -> dict[str, str]:
     return {topic: given for topic, given in found.items() if given != _NONE}
 
 
-def _asked(spark: SparkSession, topics: list[str], told: Mapping[str, str]) -> dict[str, str]:
+def admin_client(spark: SparkSession, told: Mapping[str, str]) -> Any:
+    """Kafka's own client in Spark's Java, to be closed; None: Spark has it under another name."""
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - pyspark offers no other way to Kafka's client
     clients = reduce(getattr, _CLIENTS.split("."), gateway.jvm)
     if isinstance(clients, JavaPackage):  # as py4j takes what is no class
+        return None
+    return clients.create(_client_options(gateway.jvm, told))
+
+
+def _asked(spark: SparkSession, topics: list[str], told: Mapping[str, str]) -> dict[str, str]:
+    admin = admin_client(spark, told)
+    if admin is None:
         _log.warning(
             "Spark has Kafka's client under another name, so the topics' ids are not known: where a topic is deleted "
             "and made anew, nothing may tell; land it with a target and a checkpoint of its own topics=%s",
             topics,
         )
         return {}
-    admin = clients.create(_client_options(gateway.jvm, told))
     try:
         for _ in range(_TRIES - 1):
             try:

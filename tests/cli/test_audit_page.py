@@ -11,6 +11,7 @@ from aiorecover.cli.audit_page import page
 START_S = 1_700_000_000
 Moments = list[tuple[int | None, int, int]]
 SVG = "{*}svg"
+HELD = "held_offsets", "behind_open_transaction"
 
 
 def found(moments: Moments, **more: Any) -> dict[str, Any]:
@@ -19,11 +20,12 @@ def found(moments: Moments, **more: Any) -> dict[str, Any]:
     epoch = {"producer_id": "<b>&", "epoch": 1, "expected": here + lost, "found": here, "missing": lost, "repeated": 1}
     epoch |= {"first": 3, "last": 2_000} if here else {"first": None, "last": None}
     return {
-        "totals": totals | {"repeated": 1, "out_of_order": None},
+        "totals": totals | {"repeated": 1, "out_of_order": None, "conflicts": 0, **dict.fromkeys(HELD, 0)},
         "epochs": [epoch | {"out_of_order": None}],
         "missing": [{"producer_id": "<b>&", "epoch": 1, "first": 1_000, "last": 1_999, "count": 1_000}],
         "repeated": [],
         "out_of_order": [],
+        "conflicts": [],
         "timeline": {
             "width_s": 60,
             "moments": [
@@ -65,6 +67,18 @@ def test_each_moment_is_a_bar_and_what_is_missing_is_red_and_seen() -> None:
     assert "7 missing of which nothing tells the time" in text
     assert "2023-11-14 22:13:20" in text
     assert "Each bar 1 minute" in text
+
+
+def test_conflicts_and_what_a_transaction_holds_up_are_said() -> None:
+    row = {"producer_id": "p", "epoch": 1, "first": 5, "last": 6, "count": 2}
+    plain = found([(0, 5, 0)])
+    totals = plain["totals"] | {"conflicts": 2, "held_offsets": 9, "behind_open_transaction": 4}
+    text = page(plain | {"totals": totals, "conflicts": [row]})
+    assert "2 ids stand on several records that differ" in text
+    assert "9 offsets are held up by an open transaction, 4 of the missing" in text
+    headline = read(text).find(".//h1")
+    assert headline is not None
+    assert headline.attrib["class"] == "lacking"
 
 
 def test_nothing_is_loaded_and_names_are_text() -> None:

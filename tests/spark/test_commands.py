@@ -102,7 +102,7 @@ def last_line(tmp_path: Path, before: str = "", settings: Sequence[str] = (), **
     kafka = ["--bootstrap-servers", "127.0.0.1:1", "--topic", "orders"]
     conf = [word for setting in settings for word in ("--conf", setting)]
     done = subprocess.run(
-        [sys.executable, "-c", start, "audit", *kafka, *conf],
+        [sys.executable, "-c", start, "audit", "--engine", "spark", *kafka, *conf],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), **environment},
         cwd=tmp_path,
         capture_output=True,

@@ -1,0 +1,179 @@
+"""What producers say of their own records (``audit_topic``), and what that makes of those that are missing."""
+
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from aiorecover.audit.ids import Key, Range
+from aiorecover.manifests import VERSION, Pairs, Ranges
+
+__all__ = ["VERDICTS", "Manifests", "Told", "judge", "read_manifests"]
+
+VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", "skipped", "behind_open_transaction")
+
+_END = 1 << 62  # behind every sequence
+
+
+class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """As `aiorecover.manifests.Manifest` tells it, without what only its key needs."""
+
+    version: int
+    producer_id: str
+    epoch: int
+    last: int
+    settled: int = 0
+    sealed: bool = False
+    time_ms: int = 0
+    dead_lettered: Pairs = ()
+    skipped: Pairs = ()
+    damaged: Pairs = ()
+
+
+_decode = msgspec.json.Decoder(_Manifest).decode
+
+
+@dataclass
+class Told:
+    """What is told of one epoch: the greatest numbers and the union of the ranges of its manifests."""
+
+    last: int = 0
+    settled: int = 0
+    sealed_at: int | None = None
+    time_ms: int = 0
+    ranges: dict[str, Ranges] = field(default_factory=dict)
+
+    def add(self, manifest: _Manifest) -> None:
+        """Take in one more manifest."""
+        self.last = max(self.last, manifest.last)
+        self.settled = max(self.settled, manifest.settled)
+        self.time_ms = max(self.time_ms, manifest.time_ms)
+        if manifest.sealed:
+            self.sealed_at = max(self.sealed_at or 0, manifest.last)
+        for kind in ("dead_lettered", "skipped", "damaged"):
+            ranges = self.ranges.setdefault(kind, Ranges())
+            for first, last in getattr(manifest, kind):
+                ranges.add(first, last)
+
+
+@dataclass
+class Manifests:
+    """What an audit topic says."""
+
+    epochs: dict[Key, Told] = field(default_factory=dict)
+    unreadable: int = 0
+    """Keys whose newest record is no manifest of a version that is known here."""
+
+    def open_epochs(self) -> list[tuple[int, str]]:
+        """Return time and name of those that may have accepted more than was told, the oldest first.
+
+        An epoch is open until it is sealed, or until something of a later one of its directory is settled: what is
+        settled goes over epochs in their order.
+        """
+        passed: dict[str, int] = {}
+        for (producer_id, number), told in self.epochs.items():
+            if told.settled:
+                passed[producer_id] = max(passed.get(producer_id, 0), number)
+        return sorted(
+            (told.time_ms, f"{producer_id}/{number}")
+            for (producer_id, number), told in self.epochs.items()
+            if told.sealed_at is None and number >= passed.get(producer_id, 0)
+        )
+
+
+async def read_manifests(records: AsyncIterator[tuple[Any, Sequence[Any]]]) -> Manifests:
+    """Read an audit topic; of each key the newest record counts, as after compaction."""
+    newest: dict[tuple[int, bytes | None], bytes | None] = {}
+    async for partition, some in records:
+        for one in some:
+            newest[partition.partition, one.key] = one.value
+    found = Manifests()
+    for value in newest.values():
+        if value is None:
+            continue
+        try:
+            manifest = _decode(value)
+        except msgspec.MsgspecError:
+            manifest = None
+        if manifest is None or manifest.version != VERSION:
+            found.unreadable += 1
+        else:
+            found.epochs.setdefault((manifest.producer_id, manifest.epoch), Told()).add(manifest)
+    return found
+
+
+def judge(missing: Iterable[Range], told: Told | None, held: Pairs) -> Iterator[tuple[Range, str, str | None]]:
+    """Yield missing ranges, cut where the verdict changes, with the verdict and, of what is lost, why.
+
+    ``behind_open_transaction``: the record is in Kafka, and a transaction that is not decided holds it up.
+    ``dead_lettered``; ``skipped`` (an id without a record); ``in_ring``: not settled, as far as its producer has told;
+    ``lost``, because ``damaged`` in the ring, ``settled`` (its producer has had the acknowledgement) or ``gone`` (it
+    was accepted, and not found when the epoch was closed); ``untold``: there is no manifest of its epoch.
+    """
+    covers = {"behind_open_transaction": _Cover(held)}
+    covers |= {kind: _Cover(ranges.pairs) for kind, ranges in (told.ranges if told is not None else {}).items()}
+    for first, last in missing:
+        at, piece = first, None
+        while at <= last:
+            inside, end = _at(covers, told, at)
+            end = min(end, last)
+            said = _verdict(inside, told)
+            if piece is not None and piece[1:] == said:
+                piece = ((piece[0][0], end), *said)
+            else:
+                if piece is not None:
+                    yield piece
+                piece = ((at, end), *said)
+            at = end + 1
+        if piece is not None:
+            yield piece
+
+
+class _Cover:
+    """Ranges that are asked in order."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs, self._lasts = pairs, [last for _, last in pairs]
+
+    def at(self, sequence: int) -> tuple[bool, int]:
+        """Return whether it is in one of them, and up to where that stays so."""
+        number = bisect_left(self._lasts, sequence)
+        if number == len(self._pairs):
+            return False, _END
+        first, last = self._pairs[number]
+        return (True, last) if first <= sequence else (False, first - 1)
+
+
+def _at(covers: dict[str, _Cover], told: Told | None, sequence: int) -> tuple[set[str], int]:
+    inside, ends = set[str](), [_END]
+    for kind, cover in covers.items():
+        is_in, end = cover.at(sequence)
+        ends.append(end)
+        if is_in:
+            inside.add(kind)
+    if told is not None:
+        if sequence <= told.settled:
+            inside.add("settled")
+            ends.append(told.settled)
+        if told.sealed_at is not None:
+            if sequence > told.sealed_at:
+                inside.add("gone")
+            else:
+                ends.append(told.sealed_at)
+    return inside, min(ends)
+
+
+def _verdict(inside: set[str], told: Told | None) -> tuple[str, str | None]:
+    if "behind_open_transaction" in inside:
+        return "behind_open_transaction", None
+    if told is None:
+        return "untold", None
+    for kind in ("dead_lettered", "skipped"):
+        if kind in inside:
+            return kind, None
+    for why in ("damaged", "settled", "gone"):
+        if why in inside:
+            return "lost", why
+    return "in_ring", None

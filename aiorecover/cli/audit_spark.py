@@ -1,0 +1,201 @@
+"""The audit with Spark: of topics, of tables, and of both."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from aiorecover import spark as downstream
+from aiorecover.cli.endings import StoppedError
+from aiorecover.cli.pairs import pairs
+from aiorecover.cli.spark_work import with_spark
+from aiorecover.errors import ConfigError
+from aiorecover.spark.ends import ends_of, held_ids, held_offsets
+from aiorecover.spark.gone import RecordsGoneError
+from aiorecover.spark.leftovers import parse_manifests
+from aiorecover.spark.manifests import BEHIND, NOT_IN_TABLE, VERDICTS, of_table
+from aiorecover.spark.over_time import check_timestamps
+from aiorecover.spark.session import start_session
+from aiorecover.spark.targets import read_target
+from aiorecover.spark.topics import client_options, source_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from aiorecover.cli.audit import Options
+    from aiorecover.spark import Manifests
+
+__all__ = ["run_spark"]
+
+_STOPPED = "stopped: nothing is said of the records, and nothing was changed; start the audit again"
+_DELETED_MEANWHILE = "records that were to be read are not in Kafka any more: start the audit again"
+_CANNOT_RUN = 2
+
+
+def run_spark(options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:
+    """As `aiorecover.audit.local.audit`; with topics and a table also ``compared``, what of them the table lacks.
+
+    Raises:
+        ConfigError: an option, the installation, Kafka or the table needs mending; the message says which.
+        EndedError: Spark has failed for another reason.
+        StoppedError: a signal has ended it.
+
+    """
+    told, topics = options.manifests is not None, _reads_topics(options)
+    if topics:  # refused here, before Spark fetches and starts anything
+        source_options(options.topics, options.bootstrap_servers or "", pairs(options.kafka_options))
+    settings = pairs(options.settings)
+    try:
+        return with_spark(
+            lambda: start_session("aiorecover audit", options.master or "local[*]", settings, kafka=topics or told),
+            lambda spark: _found(spark, options, known_last),
+            failed=_CANNOT_RUN,
+        )
+    except StoppedError as stopped:
+        raise StoppedError(stopped.number, _STOPPED) from None
+    except RecordsGoneError as error:
+        raise ConfigError(f"{_DELETED_MEANWHILE} {error.gone.where}") from error
+
+
+def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:
+    topics, more = _reads_topics(options), pairs(options.kafka_options)
+    told = _manifests_of(spark, options)  # before the topics: what is delivered meanwhile is not settled then
+    read = [*_topics_of(spark, options), *_table_of(spark, options)]
+    records, sinks = read[0], _sink_manifests_of(spark, options)
+    if options.html is not None:
+        check_timestamps(records)
+    ends = ends_of(spark, source_options(options.topics, options.bootstrap_servers or "", more)) if topics else {}
+    held = held_ids(spark, options.topics, options.bootstrap_servers or "", more, ends) if topics else None
+    with downstream.audit(
+        records,
+        known_last=known_last,
+        manifests=told,
+        from_first=options.from_first,
+        sink_manifests=sinks,
+        order=options.order,
+        held=held,
+    ) as audit:
+        totals = _rows(audit.totals)[0]
+        if totals["records"] and not totals["epochs"]:
+            raise ConfigError(
+                "no record has a record id: name topics that aiorecover publishes to, or a table that they were landed "
+                f"in records={totals['records']}"
+            )
+        found = {
+            "totals": totals,
+            "epochs": _rows(_worst(audit.producers, "missing", options.limit)),
+            "missing": _rows(_worst(audit.missing, "count", options.limit)),
+            # Not read again for nothing.
+            "repeated": _rows(_worst(audit.repeated, "repeated", options.limit)) if totals["repeated"] else [],
+            "out_of_order": _rows(_worst(audit.out_of_order, "count", options.limit)),
+            "conflicts": [],
+        }
+        totals |= {"conflicts": 0, "held_offsets": held_offsets(ends), "behind_open_transaction": 0}
+        if totals["repeated"]:
+            with _persisted(audit.conflicts) as conflicts:
+                totals["conflicts"] = _sum(conflicts)
+                found["conflicts"] = _rows(_worst(conflicts, "count", options.limit))
+        if held is not None and audit.verdicts is not None:
+            totals["behind_open_transaction"] = _sum(audit.verdicts.where(audit.verdicts["verdict"] == BEHIND))
+        if audit.verdicts is not None and (told is not None or sinks is not None):
+            verdicts, kinds = audit.verdicts, list(VERDICTS)
+            if not topics:
+                verdicts, kinds = of_table(verdicts), [NOT_IN_TABLE, *kinds]
+            found["manifests"] = _judged(told, verdicts, kinds, options.limit)
+        if options.html is not None:
+            counting = records if sinks is None else downstream.without_leftovers(records, sinks)
+            over_time = downstream.timeline(counting, audit.missing)
+            found["timeline"] = {"width_s": over_time.width_s, "moments": _rows(over_time.moments)}
+    if len(read) > 1:
+        with downstream.compare(*read, sink_manifests=sinks) as compared:
+            absent = _rows(_worst(compared.absent, "count", options.limit))
+            found["compared"] = {"totals": _rows(compared.totals)[0], "absent": absent}
+    return found
+
+
+def _judged(told: Manifests | None, verdicts: DataFrame, kinds: Sequence[str], limit: int) -> dict[str, Any]:
+    """How many have each verdict, up to ``limit`` ranges of each, and how many records are no manifests."""
+    with _persisted(verdicts) as judged:
+        counts: dict[str, int] = dict(map(tuple, judged.groupBy("verdict").sum("count").collect()))
+        totals = {verdict: counts.get(verdict, 0) for verdict in kinds}
+        ranges = [
+            row
+            for verdict in kinds
+            if totals[verdict]
+            for row in _rows(_worst(judged.where(judged["verdict"] == verdict), "count", limit))
+        ]
+    return {"totals": totals, "ranges": ranges, "unreadable": _unreadable(told)}
+
+
+def _unreadable(told: Manifests | None) -> int:
+    return 0 if told is None else int(_rows(told.unreadable)[0]["count"])
+
+
+def _topics_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:
+    if _reads_topics(options):
+        servers, more = options.bootstrap_servers or "", pairs(options.kafka_options)
+        yield downstream.read_topics(spark, options.topics, servers, more)
+
+
+def _reads_topics(options: Options) -> bool:
+    """Servers alone are for the manifests, if there are any."""
+    return bool(options.topics) or (options.bootstrap_servers is not None and options.manifests is None)
+
+
+def _manifests_of(spark: SparkSession, options: Options) -> Manifests | None:
+    if options.manifests is None:
+        return None
+    # Where to begin and end is said of the topics.
+    servers, more = options.bootstrap_servers or "", client_options(pairs(options.kafka_options))
+    told = downstream.read_manifests(downstream.read_topics(spark, [options.manifests], servers, more))
+    count = told.epochs.count()  # which reads all of it, as a look for one would not
+    if not count and _unreadable(told):
+        raise ConfigError(
+            "no record of this topic is a manifest of producers: name for --manifests what they name as audit_topic "
+            f"manifests={options.manifests}"
+        )
+    return told
+
+
+def _sink_manifests_of(spark: SparkSession, options: Options) -> DataFrame | None:
+    if options.sink_manifests is None:
+        return None
+    servers, more = options.bootstrap_servers or "", pairs(options.kafka_options)
+    manifests = downstream.read_topics(spark, [options.sink_manifests], servers, more).persist()
+    # Read before the records are: what these manifests name is in Kafka by now.
+    if manifests.count() and parse_manifests(manifests).isEmpty():
+        raise ConfigError(
+            "no record of this topic is a manifest of Spark's jobs: name for --sink-manifests what they name as "
+            f"manifest_topic sink_manifests={options.sink_manifests}"
+        )
+    return manifests
+
+
+def _table_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:
+    if options.table is not None:
+        yield read_target(spark, options.table)
+
+
+def _worst(found: DataFrame, by: str, limit: int) -> DataFrame:
+    rest = [name for name in ("producer_id", "epoch", "first") if name in found.columns]
+    return found.orderBy(found[by].desc(), *rest).limit(limit)
+
+
+def _sum(ranges: DataFrame) -> int:
+    return int(ranges.agg({"count": "sum"}).collect()[0][0] or 0)
+
+
+@contextmanager
+def _persisted(df: DataFrame) -> Iterator[DataFrame]:
+    """Keep what is used several times."""
+    kept = df.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def _rows(few: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in few.collect()]
