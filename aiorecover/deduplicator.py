@@ -15,6 +15,7 @@ begun first is forgotten, and its records count as new. So what lies beyond the 
 loss.
 """
 
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -32,9 +33,10 @@ _BYTES: Final = PAGE // 8
 _BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 _DIGITS_MOST: Final = 13  # of a sequence, so of its page's number
 _VERSION: Final = 1
+_TOPIC = re.compile("[a-zA-Z0-9._-]{1,249}")  # Kafka's rule
 
-Page = tuple[str, int, int]
-"""Producer id, epoch, and which page of its sequences: 0 has the sequences 0 to 4,095."""
+Page = tuple[str, int, int, str]
+"""Producer id, epoch, which page of its sequences (0 has the sequences 0 to 4,095), and the topic, or an empty text."""
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
@@ -47,6 +49,9 @@ class Deduplicator:
 
     A consumer asks `add` for each record, and stores what came of it, its offsets and `to_bytes` (or only
     `take_changes`) in one transaction. When that fails, what was added since is wrong: begin again with what is stored.
+
+    A record that a forwarder copies into another topic, headers and all, has the id of its original. With its topic
+    named it is another record, and pages are kept for each topic.
 
     Not for several threads at once. One can serve any number of topics and partitions; a record that may come to
     several consumers, because partitions move between them, needs a state that is stored with its partition. There a
@@ -74,28 +79,28 @@ class Deduplicator:
         """How many pages are kept."""
         return len(self._pages)
 
-    def __contains__(self, record_id: str) -> bool:
-        """Whether the record was had (and not forgotten).
+    def __contains__(self, record: str | tuple[str, str]) -> bool:
+        """Whether the record was had (and not forgotten): its id, or its id and topic, as it was added.
 
         Raises:
-            ConfigError: that is no record id.
+            ConfigError: that is no record id, or no topic.
 
         """
-        page, byte, bit = _place(record_id)
+        page, byte, bit = _place(*record) if isinstance(record, tuple) else _place(record)
         return page in self._pages and bool(self._pages[page][byte] & bit)
 
-    def add(self, record_id: str | None) -> bool:
-        """Remember the record; whether it is new.
+    def add(self, record_id: str | None, topic: str | None = None) -> bool:
+        """Remember the record; whether it is new: none with this id came before (in this ``topic``, if it is named).
 
         None, a record without an id (`record_id_of`), cannot be told from others: it counts as new each time.
 
         Raises:
-            ConfigError: that is no record id.
+            ConfigError: that is no record id, or no topic.
 
         """
         if record_id is None:
             return True
-        page, byte, bit = _place(record_id)
+        page, byte, bit = _place(record_id, topic)
         bits = self._pages.get(page) or self._begin(page)
         if bits[byte] & bit:
             return False
@@ -176,18 +181,20 @@ def _most(pages: object) -> int:
     raise ConfigError(f"max_pages must be a whole number of {LEAST_PAGES} or more max_pages={pages!r:.200}")
 
 
-def _place(record_id: object) -> tuple[Page, int, int]:
+def _place(record_id: object, topic: object = None) -> tuple[Page, int, int]:
     known = parse_record_id(record_id) if isinstance(record_id, str) else None
     if known is None:
         message = 'a record id is "producer id/epoch/sequence", as record_id_of(record.headers) gives it'
         raise ConfigError(f"{message} record_id={record_id!r:.200}")
+    if topic is not None and not (isinstance(topic, str) and _TOPIC.fullmatch(topic)):
+        raise ConfigError(f"topic must be the name of a topic, as record.topic gives it topic={topic!r:.200}")
     producer_id, epoch, sequence = known
     number, place = divmod(sequence, PAGE)
-    return (producer_id, epoch, number), place >> 3, 1 << (place & 7)
+    return (producer_id, epoch, number, topic or ""), place >> 3, 1 << (place & 7)
 
 
 def _name(page: Page) -> str:
-    return f"{page[0]}/{page[1]}/{page[2]}"
+    return f"{page[0]}/{page[1]}/{page[2]}" + (f"/{page[3]}" if page[3] else "")
 
 
 def _pages(pages: object) -> Iterator[tuple[Page, bytes]]:
@@ -207,11 +214,14 @@ def _page(name: object) -> Page | None:
     if not isinstance(name, str):
         return None
     producer_id, _, rest = name.partition("/")
-    epoch, _, number = rest.partition("/")
+    epoch, _, rest = rest.partition("/")
+    number, apart, topic = rest.partition("/")
+    if apart and not _TOPIC.fullmatch(topic):
+        return None
     if not number.isdecimal() or len(number) > _DIGITS_MOST:
         return None
     known = parse_record_id(f"{producer_id}/{epoch}/{int(number) * PAGE + 1}")
-    page = None if known is None else (producer_id, known[1], int(number))
+    page = None if known is None else (producer_id, known[1], int(number), topic)
     return page if page is not None and _name(page) == name else None
 
 

@@ -54,7 +54,7 @@ async def consume(consumer: AIOKafkaConsumer, stopping: asyncio.Event) -> None:
     while not stopping.is_set():
         for partition, records in (await consumer.getmany(timeout_ms=200, max_records=500)).items():
             for record in records:
-                if had.add(record_id_of(record.headers)):
+                if had.add(record_id_of(record.headers), record.topic):
                     handle(record)
             state.offsets[partition.partition] = records[-1].offset + 1
             state.had = had.to_bytes()

@@ -2,6 +2,8 @@
 
 import sys
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -101,6 +103,30 @@ def test_a_record_without_an_id_is_new_each_time() -> None:
     assert len(deduplicator) == 0
 
 
+TOPICS = "orders", "orders.audited", "a"
+
+
+@given(st.lists(st.tuples(ids, st.sampled_from([None, *TOPICS])), max_size=200))
+def test_what_was_copied_into_another_topic_is_new_there_also_after_the_state_was_stored(
+    records: list[tuple[str, str | None]],
+) -> None:
+    one, had, table = Deduplicator(), set[tuple[str, str | None]](), dict[str, bytes]()
+    for number, (record, topic) in enumerate(records):
+        assert one.add(record, topic) == ((record, topic) not in had)
+        had.add((record, topic))
+        if number % 7 == 0:
+            store(table, one)
+            one = Deduplicator.from_pages(table) if number % 2 else Deduplicator.from_bytes(one.to_bytes())
+    for record, topic in had:
+        assert (record if topic is None else (record, topic)) in one
+
+
+@pytest.mark.parametrize("topic", ["", "a/b", "x" * 250, b"orders", 7])
+def test_what_is_no_topic_is_refused(topic: object) -> None:
+    with pytest.raises(ConfigError, match=r"as record\.topic gives it"):
+        Deduplicator().add(run(1, 1)[0], topic)  # type: ignore[arg-type]
+
+
 def test_changes_are_told_once() -> None:
     deduplicator = Deduplicator()
     deduplicator.add(run(1, 1)[0])
@@ -112,9 +138,10 @@ def test_changes_are_told_once() -> None:
 
 @pytest.mark.parametrize("text", ["", "orders", f"{PRODUCERS[0]}/1/0", b"bytes", 7])
 def test_what_is_no_record_id_is_refused_and_says_where_one_comes_from(text: object) -> None:
-    for ask in (Deduplicator().add, Deduplicator().__contains__):
+    asks: list[Callable[[Any], bool]] = [Deduplicator().add, Deduplicator().__contains__]
+    for ask in asks:
         with pytest.raises(ConfigError, match=r"record_id_of\(record.headers\)"):
-            ask(text)  # type: ignore[arg-type]
+            ask(text)
 
 
 @pytest.mark.parametrize("most", [0, LEAST_PAGES - 1, -1, True, "16", 16.0, None])
@@ -140,6 +167,8 @@ def sealed(body: bytes) -> bytes:
         (sealed(msgspec.msgpack.encode([1, [["x", b"\x01"]]])), "no page of a Deduplicator"),
         (sealed(msgspec.msgpack.encode([1, [[f"{PRODUCERS[0]}/1/-1", b"\x01"]]])), "no page of a Deduplicator"),
         (sealed(msgspec.msgpack.encode([1, [[f"{PRODUCERS[0]}/1/0", b"\x01" * 513]]])), "no page of a Deduplicator"),
+        (sealed(msgspec.msgpack.encode([1, [[f"{PRODUCERS[0]}/1/0/", b"\x01"]]])), "no page of a Deduplicator"),
+        (sealed(msgspec.msgpack.encode([1, [[f"{PRODUCERS[0]}/1/0/a/b", b"\x01"]]])), "no page of a Deduplicator"),
     ],
 )
 def test_what_is_no_state_is_refused(state: bytes, says: str) -> None:
