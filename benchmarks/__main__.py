@@ -29,7 +29,6 @@ from benchmarks.ring import opening as ring_opening
 from benchmarks.setting import DiskTooSmallError, Result, Setting
 from benchmarks.spark import audit as spark_audit
 from benchmarks.spark import land as spark_land
-from benchmarks.spark import sink as spark_sink
 from benchmarks.spark import source as spark_source
 from tests.support.broker import BrokerUnavailableError
 from tests.support.jars import JarsError
@@ -55,7 +54,6 @@ WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {
 }
 SPARK_WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "spark_land": spark_land.run,
-    "spark_sink": spark_sink.run,
 }
 SPARK_WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "spark_audit": spark_audit.run,

@@ -3,17 +3,14 @@
 It is imported in every session that reads anything, so nothing but pyspark is imported before the source is used.
 """
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Rings as data frames, and data frames into Kafka.
-
-    :mod:`aiorecover.spark.source` and :mod:`aiorecover.spark.sink` tell how.
-    """
+    """Rings as data frames: :mod:`aiorecover.spark.source` tells how."""
 
     @classmethod
     def name(cls) -> str:
@@ -32,15 +29,3 @@ class DefaultSource(DataSource):
         from aiorecover.spark import source  # noqa: PLC0415 - see above
 
         return source.RingReader(self.options, schema)
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark calls it
-        """What writes a data frame."""
-        from aiorecover.spark import sink  # noqa: PLC0415 - see above
-
-        return sink.BatchWriter(self.options, schema, overwrite=overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, FBT001, N802
-        """What writes the batches of a stream."""
-        from aiorecover.spark import sink  # noqa: PLC0415 - see above
-
-        return sink.StreamWriter(self.options, schema)

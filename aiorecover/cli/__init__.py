@@ -1,6 +1,6 @@
 """The command line; docs/command_line.md lists its commands.
 
-It needs the extra ``cli``, the demo also ``demo``, ``audit``, ``land`` and ``give-up`` also ``spark``.
+It needs the extra ``cli``, the demo also ``demo``, ``audit`` of tables and ``land`` also ``spark``.
 """
 
 import sys

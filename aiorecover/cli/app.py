@@ -20,8 +20,7 @@ from aiorecover.cli.demo_view import View, show_verdict
 from aiorecover.cli.directory_commands import add_to as add_directory_commands
 from aiorecover.cli.endings import EndedError
 from aiorecover.cli.letter_commands import app as letters
-from aiorecover.cli.pairs import pairs
-from aiorecover.errors import ConfigError, DeliveryError
+from aiorecover.errors import ConfigError
 from aiorecover.ring.writer import LANGUAGE
 
 __all__ = ["app"]
@@ -149,10 +148,6 @@ def audit(
     no_order: Annotated[  # noqa: FBT002 - an option, never passed by place
         bool, typer.Option("--no-order", help="Leave out what is out of order: nothing is sorted then, it is quicker.")
     ] = False,
-    sink_manifests: Annotated[
-        str | None,
-        typer.Option(help="The manifest topic of Spark jobs that write to these topics: failed attempts do not count."),
-    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Show so many epochs and ranges, those that lack most.")] = 20,
     json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
         bool, typer.Option("--json", help="Print the same as JSON; `more` names the lists that --limit has cut.")
@@ -162,6 +157,9 @@ def audit(
     ] = None,
     master: Annotated[str | None, typer.Option(help="Where Spark runs. Default: local[*].")] = None,
     conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
+    verbose: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--verbose", help="Show what Spark says.")
+    ] = False,
     kafka_option: Annotated[
         list[str] | None,
         typer.Option(
@@ -177,10 +175,9 @@ def audit(
     For each producer and epoch: how many there should be (sequences begin with 1 and have no gaps), how many were
     found, repeated, and out of order in their partition. With topics and a table also what the table lacks of them.
     With --manifests: whether what is missing is a dead letter, still in the ring, or lost, and of how many epochs the
-    end is not known (that is no failure: a producer that lives is one of these); with --sink-manifests the first of
-    what Spark's sinks have published.
+    end is not known (that is no failure: a producer that lives is one of these).
 
-    Exit status 0: nothing is missing; with either of these, nothing is lost, or, of a table alone, not in it. 1:
+    Exit status 0: nothing is missing; with manifests, nothing is lost, or, of a table alone, not in it. 1:
     something is, or one id stands on records that differ. 2: there is no audit: an option, an installation or Kafka
     needs mending, or Spark failed (or the page of --html was not written, behind the result). 130 or 143: stopped, by
     Ctrl-C or SIGTERM.
@@ -196,11 +193,11 @@ def audit(
                 manifests=manifests,
                 from_first=from_first,
                 order=not no_order,
-                sink_manifests=sink_manifests,
                 limit=limit,
                 html=html,
                 master=master,
                 settings=conf or [],
+                verbose=verbose,
                 kafka_options=kafka_option or [],
             )
         )
@@ -232,14 +229,9 @@ def land(
     checkpoint: Annotated[
         str, typer.Option(help="Directory of what has been done; belongs to the target for good. Must be given.")
     ] = "",
-    quarantine: Annotated[
-        str | None, typer.Option(help="Directory for records with an undecodable id. Default: in the checkpoint.")
-    ] = None,
-    sink_manifests: Annotated[
+    format: Annotated[  # noqa: A002 - Spark's word
         str | None,
-        typer.Option(
-            help="The manifest topic of Spark jobs that write to these topics: what failed attempts left is not landed."
-        ),
+        typer.Option(help="iceberg, delta or parquet. Default: what is there; a new path: parquet."),
     ] = None,
     available_now: Annotated[  # noqa: FBT002 - an option, never passed by place
         bool, typer.Option("--available-now", help="Land what stands in Kafka now, and end.")
@@ -252,38 +244,45 @@ def land(
             help="By so many tasks a batch is sorted and written. Default: as many as Spark has cores at the start.",
         ),
     ] = None,
+    json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--json", help="Print the sums of all batches as JSON, at the end.")
+    ] = False,
     master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
     conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
+    verbose: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--verbose", help="Show what Spark says.")
+    ] = False,
     kafka_option: Annotated[
         list[str] | None, typer.Option(help="An option of Spark's Kafka source, as kafka.security.protocol=SSL.")
     ] = None,
 ) -> None:
-    """Land topics with Spark in Parquet files or a table, each record once, also when this is killed and run again.
+    """Land topics with Spark in a table of Iceberg or Delta, or in Parquet files, each record once, whatever is killed.
 
-    Repeats are recognised by their record ids; records without one are landed as they come. A table that is not there
-    is made: of Parquet in Spark's own catalogue, in others of Iceberg.
+    Repeats are recognised by their record ids; records without one are landed as they come. Another record with an id
+    that was landed goes to <target>__quarantine, as does one whose id cannot be read. A table that is not there is
+    made.
 
-    Exit status 0: all is landed (--available-now), but for what waits for a manifest of Spark's sink, which the last
-    line tells. 1: Spark failed. 2: an option, an installation or Kafka is wrong. 3: what was to be landed next is not
-    in Kafka any more, or a topic was deleted and made anew. 130 or 143: stopped, by Ctrl-C or SIGTERM; the next start
-    goes on.
+    Exit status 0: all is landed (--available-now). 1: Spark failed. 2: an option, an installation or Kafka is wrong.
+    3: what was to be landed next is not in Kafka any more, or a topic was deleted and made anew. 4: all is landed, and
+    there were conflicts. 130 or 143: stopped, by Ctrl-C or SIGTERM; the next start goes on.
     """
     try:
         from aiorecover.cli import land as landing  # noqa: PLC0415 - pyspark is optional, and slow to import
 
-        landing.run(
+        status = landing.run(
             landing.Options(
                 bootstrap_servers=bootstrap_servers,
                 topics=topic,
                 target=target,
                 checkpoint=checkpoint,
-                quarantine=quarantine,
-                sink_manifests=sink_manifests,
+                format=format,
                 available_now=available_now,
                 max_offsets_per_trigger=max_offsets_per_trigger,
                 files_per_batch=files_per_batch,
+                json=json_output,
                 master=master,
                 settings=conf or [],
+                verbose=verbose,
                 kafka_options=kafka_option or [],
             ),
             Console(highlight=False),
@@ -294,49 +293,7 @@ def land(
         _end(ended)
     except KeyboardInterrupt:  # before there was anything to stop
         raise typer.Exit(_INTERRUPTED) from None
-
-
-@app.command()
-def give_up(
-    bootstrap_servers: Annotated[str, typer.Option(help="Kafka, host:port,...")],
-    sink_manifests: Annotated[str, typer.Option(help="The manifest topic of the Spark jobs.")],
-    write: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A write, as the end of aiorecover land --available-now names it; may be given several times."
-        ),
-    ] = None,
-    job_id: Annotated[list[str] | None, typer.Option(help="The option job_id of a save(), likewise.")] = None,
-    sink_option: Annotated[
-        list[str] | None, typer.Option(help="An option of the sink's, as producer.security_protocol=SSL.")
-    ] = None,
-) -> None:
-    """Say of writes of Spark's sink which have ended without a manifest that none of their records counts.
-
-    For jobs that were killed or have failed, and will not be run again: their records wait for a manifest for ever.
-    What is given up is never landed, also if the job is run again later. A write that has a manifest stays as it is.
-
-    Exit status 0: it is said. 1: Kafka has not acknowledged it. 2: an option, an installation or Kafka is wrong.
-    """
-    try:
-        # pyspark is optional, and slow to import
-        from aiorecover.spark import give_up_writes  # noqa: PLC0415
-        from aiorecover.spark.giving_up import named_writes  # noqa: PLC0415
-
-        given_up = give_up_writes(
-            write or [],
-            job_ids=job_id or [],
-            bootstrap_servers=bootstrap_servers,
-            manifest_topic=sink_manifests,
-            options=pairs(sink_option or []),
-        )
-    except (ConfigError, ModuleNotFoundError) as error:
-        _refuse_unless_known(error)
-    except DeliveryError as error:
-        sys.stderr.write(f"{error}\n")
-        raise typer.Exit(_FAILED) from None
-    for name in named_writes(write or [], job_id or []):
-        typer.echo(f"{'given up' if name in given_up else 'has its manifest, and stays as it is'}: {name}")
+    raise typer.Exit(status)
 
 
 def _refuse_unless_known(error: ConfigError | ModuleNotFoundError) -> NoReturn:

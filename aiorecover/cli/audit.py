@@ -41,17 +41,17 @@ class Options:
     manifests: str | None
     from_first: bool
     order: bool
-    sink_manifests: str | None
     limit: int
     html: pathlib.Path | None
     master: str | None
+    verbose: bool
     settings: Sequence[str]
     kafka_options: Sequence[str]
 
     @property
     def for_spark(self) -> list[str]:
         """What only Spark can do, or takes, of what is asked."""
-        asked = {"--table": self.table, "--sink-manifests": self.sink_manifests, "--master": self.master}
+        asked = {"--table": self.table, "--master": self.master}
         return [name for name, value in (asked | {"--conf": self.settings}).items() if value]
 
 
@@ -91,8 +91,6 @@ def _check(options: Options) -> None:
         raise ConfigError("say what to read: --bootstrap-servers and --topic, or --table, or all of them to compare")
     if options.manifests is not None and not options.bootstrap_servers:
         raise ConfigError(f"name Kafka's servers for --manifests, too: {options.bootstrap_servers=}")
-    if options.sink_manifests is not None and not (options.topics and options.bootstrap_servers):
-        raise ConfigError("--sink-manifests is a topic: say where, with --bootstrap-servers and --topic")
 
 
 def _run_local(options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:

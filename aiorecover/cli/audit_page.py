@@ -11,7 +11,6 @@ __all__ = [
     "conflicts",
     "fewer_without_id",
     "held_up",
-    "left_out",
     "lost",
     "not_known",
     "not_landed",
@@ -83,7 +82,7 @@ def page(found: dict[str, Any]) -> str:
 
 
 def _said(totals: dict[str, Any]) -> list[str]:
-    return [without_id(totals), left_out(totals), conflicts(totals), *held_up(totals), *not_known(totals)]
+    return [without_id(totals), conflicts(totals), *held_up(totals), *not_known(totals)]
 
 
 def _headline(totals: dict[str, Any]) -> str:
@@ -101,16 +100,6 @@ def _rest(totals: dict[str, Any]) -> str:
 def sequences(epoch: dict[str, Any]) -> str:
     """The first one and the last that were found."""
     return "none found" if epoch["first"] is None else f"{epoch['first']}-{epoch['last']}"
-
-
-def left_out(totals: dict[str, Any]) -> str:
-    """What of sinks' records is not counted; nothing where there is none of it, or nobody has asked."""
-    apart = {
-        "of attempts of sinks that do not count": totals.get("leftovers", 0),
-        "of sinks' writes that have no manifest in this topic, or none yet": totals.get("undecided", 0),
-    }
-    said = ", ".join(f"{count:,} {what}" for what, count in apart.items() if count)
-    return f"not counted: {said}" if said else ""
 
 
 def not_known(totals: dict[str, Any]) -> list[str]:
@@ -142,7 +131,7 @@ def _untold(totals: dict[str, Any]) -> str:
     which, who = ("1 epoch was", "it") if count == 1 else (f"{count:,} epochs were", "they")
     return (
         f"{which} found that no manifest tells of: what {who} accepted behind the last record found is not known here; "
-        "give the producers audit_topic, or name --sink-manifests for those of Spark"
+        "give the producers audit_topic"
     )
 
 

@@ -11,7 +11,6 @@ from aiorecover.cli.audit_page import (
     conflicts,
     fewer_without_id,
     held_up,
-    left_out,
     lost,
     not_known,
     not_landed,
@@ -55,7 +54,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
     missing = totals["missing"] - totals["behind_open_transaction"]
     wrong = lost(found["manifests"]["totals"]) if "manifests" in found else missing
     console.print(verdict, style="red" if wrong else "green", markup=False, soft_wrap=True)
-    for said in filter(None, (without_id(totals), left_out(totals))):
+    if said := without_id(totals):
         console.print(said, markup=False, soft_wrap=True)
     if "manifests" in found:
         _show_verdicts(console, found["manifests"])

@@ -10,13 +10,12 @@ from aiorecover.cli.endings import StoppedError
 from aiorecover.cli.pairs import pairs
 from aiorecover.cli.spark_work import with_spark
 from aiorecover.errors import ConfigError
-from aiorecover.spark.ends import ends_of, held_ids, held_offsets
+from aiorecover.spark.ends import convertible, ends_of, held_ids, held_offsets
 from aiorecover.spark.gone import RecordsGoneError
-from aiorecover.spark.leftovers import parse_manifests
 from aiorecover.spark.manifests import BEHIND, NOT_IN_TABLE, VERDICTS, of_table
 from aiorecover.spark.over_time import check_timestamps
 from aiorecover.spark.session import start_session
-from aiorecover.spark.targets import read_target
+from aiorecover.spark.stores import read_target
 from aiorecover.spark.topics import client_options, source_options
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ __all__ = ["run_spark"]
 
 _STOPPED = "stopped: nothing is said of the records, and nothing was changed; start the audit again"
 _DELETED_MEANWHILE = "records that were to be read are not in Kafka any more: start the audit again"
+_UNREADABLE = "audit the topics with --engine local, which reads it, or delete it with kafka-delete-records.sh"
 _CANNOT_RUN = 2
 
 
@@ -49,8 +49,14 @@ def run_spark(options: Options, known_last: dict[tuple[str, int], int]) -> dict[
     settings = pairs(options.settings)
     try:
         return with_spark(
-            lambda: start_session("aiorecover audit", options.master or "local[*]", settings, kafka=topics or told),
-            lambda spark: _found(spark, options, known_last),
+            lambda: start_session(
+                "aiorecover audit",
+                options.master or "local[*]",
+                settings,
+                kafka=topics or told,
+                verbose=options.verbose,
+            ),
+            lambda spark: _convertible(spark, options, known_last),
             failed=_CANNOT_RUN,
         )
     except StoppedError as stopped:
@@ -59,11 +65,19 @@ def run_spark(options: Options, known_last: dict[tuple[str, int], int]) -> dict[
         raise ConfigError(f"{_DELETED_MEANWHILE} {error.gone.where}") from error
 
 
+def _convertible(spark: SparkSession, options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:
+    if not _reads_topics(options):
+        return _found(spark, options, known_last)
+    told = source_options(options.topics, options.bootstrap_servers or "", pairs(options.kafka_options))
+    with convertible(spark, told, _UNREADABLE):
+        return _found(spark, options, known_last)
+
+
 def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:
     topics, more = _reads_topics(options), pairs(options.kafka_options)
     told = _manifests_of(spark, options)  # before the topics: what is delivered meanwhile is not settled then
     read = [*_topics_of(spark, options), *_table_of(spark, options)]
-    records, sinks = read[0], _sink_manifests_of(spark, options)
+    records = read[0]
     if options.html is not None:
         check_timestamps(records)
     ends = ends_of(spark, source_options(options.topics, options.bootstrap_servers or "", more)) if topics else {}
@@ -73,7 +87,6 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
         known_last=known_last,
         manifests=told,
         from_first=options.from_first,
-        sink_manifests=sinks,
         order=options.order,
         held=held,
     ) as audit:
@@ -99,17 +112,16 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
                 found["conflicts"] = _rows(_worst(conflicts, "count", options.limit))
         if held is not None and audit.verdicts is not None:
             totals["behind_open_transaction"] = _sum(audit.verdicts.where(audit.verdicts["verdict"] == BEHIND))
-        if audit.verdicts is not None and (told is not None or sinks is not None):
+        if audit.verdicts is not None and told is not None:
             verdicts, kinds = audit.verdicts, list(VERDICTS)
             if not topics:
                 verdicts, kinds = of_table(verdicts), [NOT_IN_TABLE, *kinds]
             found["manifests"] = _judged(told, verdicts, kinds, options.limit)
         if options.html is not None:
-            counting = records if sinks is None else downstream.without_leftovers(records, sinks)
-            over_time = downstream.timeline(counting, audit.missing)
+            over_time = downstream.timeline(records, audit.missing)
             found["timeline"] = {"width_s": over_time.width_s, "moments": _rows(over_time.moments)}
     if len(read) > 1:
-        with downstream.compare(*read, sink_manifests=sinks) as compared:
+        with downstream.compare(*read) as compared:
             absent = _rows(_worst(compared.absent, "count", options.limit))
             found["compared"] = {"totals": _rows(compared.totals)[0], "absent": absent}
     return found
@@ -157,20 +169,6 @@ def _manifests_of(spark: SparkSession, options: Options) -> Manifests | None:
             f"manifests={options.manifests}"
         )
     return told
-
-
-def _sink_manifests_of(spark: SparkSession, options: Options) -> DataFrame | None:
-    if options.sink_manifests is None:
-        return None
-    servers, more = options.bootstrap_servers or "", pairs(options.kafka_options)
-    manifests = downstream.read_topics(spark, [options.sink_manifests], servers, more).persist()
-    # Read before the records are: what these manifests name is in Kafka by now.
-    if manifests.count() and parse_manifests(manifests).isEmpty():
-        raise ConfigError(
-            "no record of this topic is a manifest of Spark's jobs: name for --sink-manifests what they name as "
-            f"manifest_topic sink_manifests={options.sink_manifests}"
-        )
-    return manifests
 
 
 def _table_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:

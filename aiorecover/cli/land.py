@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import json
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from aiorecover import spark as downstream
 from aiorecover.cli.endings import EndedError, StoppedError
 from aiorecover.cli.pairs import pairs
 from aiorecover.cli.spark_work import with_spark
+from aiorecover.spark.ends import convertible, ends_of, held_offsets
 from aiorecover.spark.gone import RecordsGoneError
-from aiorecover.spark.landing import checked_options, held_in
+from aiorecover.spark.landing import checked_options
 from aiorecover.spark.remaining import offsets_to_go
 from aiorecover.spark.session import start_session
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
 
-    from aiorecover.spark.undecided import Waiting
-
 __all__ = ["Options", "run"]
 
 FAILED = 1
 RECORDS_GONE = 3
+CONFLICTS = 4
 PROGRESS_LOOK = 1.0  # seconds between two looks at what Spark says of its batches: one takes some, as a rule
+
+_WAY_OUT = (
+    "no landing gets past it, so publish it and what stands before it since the last batch anew, with the headers "
+    "(then repeats are left out) and a right timestamp, delete the old ones with kafka-delete-records.sh, and go on "
+    "with --kafka-option failOnDataLoss=false"
+)
 
 
 @dataclass(frozen=True)
@@ -38,18 +46,19 @@ class Options:
     topics: Sequence[str]
     target: str
     checkpoint: str
-    quarantine: str | None
-    sink_manifests: str | None
+    format: str | None
     available_now: bool
     max_offsets_per_trigger: int
     files_per_batch: int | None
+    json: bool
     master: str | None
+    verbose: bool
     settings: Sequence[str]
     kafka_options: Sequence[str]
 
 
-def run(options: Options, console: Console) -> None:
-    """Land until everything is landed, or until a signal comes.
+def run(options: Options, console: Console) -> int:
+    """Land until everything is landed, or until a signal comes; return the exit status.
 
     Raises:
         ConfigError: an option, the installation, Kafka or a directory needs mending; the message says which.
@@ -59,82 +68,104 @@ def run(options: Options, console: Console) -> None:
     """
     kafka_options = pairs(options.kafka_options)
     # Refused here, before Spark fetches and starts anything.
-    checked_options(
-        *(options.topics, options.target, options.checkpoint, options.quarantine),
-        *(options.bootstrap_servers, options.sink_manifests, kafka_options),
-    )
+    told = checked_options(options.topics, options.target, options.checkpoint, options.bootstrap_servers, kafka_options)
     settings, counted = pairs(options.settings), _Counted()
+    say = console.print if not options.json else _nothing
 
     def tell(batch: downstream.Landed) -> None:
         counted.count(batch)
-        repeats = "repeats not counted" if batch.repeats is None else f"{batch.repeats:,} repeats left out"
-        line = f"batch {batch.batch_id}: {batch.landed:,} landed, {batch.without_id:,} of them without an id, {repeats}"
-        if batch.undecodable:
-            line += f", {batch.undecodable:,} with an undecodable id in the quarantine"
-        if batch.held:
-            line += f", {batch.held:,} wait for their manifest"
-        console.print(line, markup=False, soft_wrap=True)
+        say(_line(batch), markup=False, soft_wrap=True)
+
+    def start() -> SparkSession:
+        return start_session(
+            "aiorecover land", options.master, settings, chosen=options.format, verbose=options.verbose
+        )
 
     def work(spark: SparkSession) -> None:
-        query = downstream.land(
-            spark,
-            options.topics,
-            options.target,
-            options.checkpoint,
-            bootstrap_servers=options.bootstrap_servers,
-            quarantine=options.quarantine,
-            sink_manifests=options.sink_manifests,
-            available_now=options.available_now,
-            max_offsets_per_trigger=options.max_offsets_per_trigger,
-            files_per_batch=options.files_per_batch,
-            options=kafka_options,
-            on_batch=tell,
-        )
-        _wait(query, console)
-        if options.available_now and not counted.batches:
-            console.print("no batch: nothing new stands in the topics", markup=False, soft_wrap=True)
-        if options.sink_manifests is not None and (waiting := held_in(spark, options.checkpoint)).records:
-            console.print(_held(waiting), markup=False, soft_wrap=True)
+        with convertible(spark, told, _WAY_OUT):
+            query = downstream.land(
+                spark,
+                options.topics,
+                options.target,
+                options.checkpoint,
+                bootstrap_servers=options.bootstrap_servers,
+                format=options.format,
+                available_now=options.available_now,
+                max_offsets_per_trigger=options.max_offsets_per_trigger,
+                files_per_batch=options.files_per_batch,
+                options=kafka_options,
+                on_batch=tell,
+            )
+            _wait(query, say)
+        counted.held_offsets = held_offsets(ends_of(spark, told))
+        if options.available_now and not counted.totals["batches"]:
+            say("no batch: nothing new stands in the topics", markup=False, soft_wrap=True)
+        if counted.held_offsets:
+            say(_held(counted.held_offsets), markup=False, soft_wrap=True)
 
     try:
-        with_spark(lambda: start_session("aiorecover land", options.master, settings), work, failed=FAILED)
+        with_spark(start, work, failed=FAILED)
     except StoppedError as stopped:
         raise StoppedError(stopped.number, str(counted)) from None
     except RecordsGoneError as error:
         raise EndedError(str(error), RECORDS_GONE) from error
+    if options.json:
+        sys.stdout.write(json.dumps(counted.totals | {"held_offsets": counted.held_offsets}) + "\n")
+    return CONFLICTS if counted.totals["conflicts"] else 0
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Say nothing."""
+
+
+def _line(batch: downstream.Landed) -> str:
+    line = (
+        f"batch {batch.batch_id}: {batch.landed:,} landed, {batch.without_id:,} of them without an id, "
+        f"{batch.repeats:,} repeats left out"
+    )
+    for count, what in ((batch.conflicts, "in conflict"), (batch.undecodable, "with an undecodable id")):
+        line += f", {count:,} {what} in the quarantine" if count else ""
+    return line
 
 
 @dataclass
 class _Counted:
     """What was landed since the start."""
 
-    batches: int = 0
-    records: int = 0
+    totals: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(
+            ("batches", "landed", "without_id", "repeats", "conflicts", "undecodable"), 0
+        )
+    )
+    held_offsets: int = 0
 
     def count(self, batch: downstream.Landed) -> None:
-        self.batches += 1
-        self.records += batch.landed
+        self.totals["batches"] += 1
+        for name, count in asdict(batch).items():
+            if name in self.totals:
+                self.totals[name] += count
 
     def __str__(self) -> str:
-        landed = f"{self.batches:,} batches with {self.records:,} records were landed since the start"
-        return f"stopped: {landed}; the next start with the same target and checkpoint goes on behind them"
+        landed = f"{self.totals['batches']:,} batches with {self.totals['landed']:,} records were landed"
+        return (
+            f"stopped: {landed} since the start; the next start with the same target and checkpoint goes on from there"
+        )
 
 
-def _held(waiting: Waiting) -> str:
+def _held(count: int) -> str:
     return (
-        f"{waiting.records:,} records are not landed, as there is no manifest of their writes yet: a start behind it "
-        "lands them; where its job has ended and will not be run again there will be none, so give these writes up "
-        f"(aiorecover give-up) writes={','.join(waiting.writes)}"
+        f"{count:,} offsets are held up by an open transaction: they are landed once it ends; kafka-transactions.sh "
+        "find-hanging finds one that does not"
     )
 
 
-def _wait(query: StreamingQuery, console: Console) -> None:
-    """Until it ends; how much is left is told behind each batch, unless nothing is."""
+def _wait(query: StreamingQuery, say: Any) -> None:
+    """Until it ends; how much is left is told after each batch, unless nothing is."""
     told = -1
     while not query.awaitTermination(PROGRESS_LOOK):  # type: ignore[arg-type] # a part of a second is taken, too
-        progress = query.lastProgress
+        progress: Mapping[str, Any] | None = query.lastProgress
         if progress is None or progress["batchId"] == told:
             continue
         told = progress["batchId"]
-        if left := offsets_to_go(progress.json):
-            console.print(f"batch {told} is done: {left:,} offsets to go", markup=False, soft_wrap=True)
+        if left := offsets_to_go(progress):
+            say(f"batch {told} is done: {left:,} offsets to go", markup=False, soft_wrap=True)

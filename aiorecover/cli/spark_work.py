@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from rich.console import Console
 
 from aiorecover.cli.endings import EndedError
 from aiorecover.cli.stopping import stoppable
-from aiorecover.spark.failures import failure_of
-from aiorecover.spark.gateway import mute
-from aiorecover.spark.java_log import py4j_silent
+from aiorecover.spark.failures import cause_of, failure_of
+from aiorecover.spark.java import py4j_silent, said
 from aiorecover.spark.session import clear_errors
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def with_spark(start: Callable[[], SparkSession], work: Callable[[SparkSession],
     ending = threading.Lock()  # a query that is stopped is waited for no longer, and still needs its session
 
     def do() -> _T:
-        session = start()
+        with Console(stderr=True).status("Spark starts; what it lacks is fetched, once"):
+            session = start()
         sessions.append(session)
         try:
             return _clearly(lambda: work(session), failed)
@@ -60,7 +61,7 @@ def with_spark(start: Callable[[], SparkSession], work: Callable[[SparkSession],
                 _stop(session)
 
     with py4j_silent():
-        return stoppable(do, stop, mute)
+        return stoppable(do, stop)
 
 
 def _clearly(work: Callable[[], _T], failed: int) -> _T:
@@ -71,10 +72,10 @@ def _clearly(work: Callable[[], _T], failed: int) -> _T:
         raise EndedError(failure_of(str(error)), failed) from error
     except (Py4JError, ConnectionError) as error:  # Java says nothing any more
         message = (
-            "Spark's Java is gone, killed or by itself, which its own lines above tell: give it more memory if it ran "
-            "out of it, as --conf spark.driver.memory=4g does"
+            "Spark's Java is gone, killed or by itself: give it more memory if it ran out of it, as --conf "
+            "spark.driver.memory=4g does; --verbose shows what it says"
         )
-        raise EndedError(f"{message} java_status={_java_status()}", failed) from error
+        raise EndedError(f"{message} error={cause_of(said())!r} java_status={_java_status()}", failed) from error
 
 
 def _java_status() -> int | None:

@@ -38,12 +38,11 @@ _SIGNALS = signal.SIGINT, signal.SIGTERM
 _T = TypeVar("_T")
 
 
-def stoppable(work: Callable[[], _T], stop: Callable[[], object], hush: Callable[[], object]) -> _T:
+def stoppable(work: Callable[[], _T], stop: Callable[[], object]) -> _T:
     """Do the work, and give what it gives, or raise what it raises.
 
     ``stop`` is called at a signal, once and in a thread of its own: it is to make the work end, whatever that raises
-    then. ``hush`` is called before, in the signal's handler: what is ended so may not say anything more. Called from
-    another thread than the main one this hears no signals.
+    then. Called from another thread than the main one this hears no signals.
 
     Raises:
         StoppedError: a signal came first.
@@ -60,7 +59,6 @@ def stoppable(work: Callable[[], _T], stop: Callable[[], object], hush: Callable
             send(signal.SIGKILL, descendants() - before)
             os._exit(StoppedError(number).status)
         heard.append(number)
-        hush()
 
     # One that is ignored stays so: who starts a program in the background of a script asks for that.
     caught = {number: signal.getsignal(number) for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN}

@@ -6,27 +6,23 @@
 - `judge`: what that makes of those that are missing.
 - `compare`: what is in the topics and not in the table that they were landed in, by record id.
 - `timeline`: completeness over time.
-- `land`: topics into Parquet files or a table, each record once (:mod:`aiorecover.spark.landing`); `RecordsGoneError`
-  where it sees at its start that Kafka has not got any more what was to be landed next.
+- `land`: topics into a table of Iceberg or Delta, or into Parquet files, each record once
+  (:mod:`aiorecover.spark.landing`); `RecordsGoneError` where it sees at its start that Kafka has not got any more what
+  was to be landed next.
 - `read_topics`: all that stands in some topics now, as `audit` wants it.
-- `counted_attempts`, `without_leftovers`: what ``df.write.format("aiorecover")`` has published
-  (:mod:`aiorecover.spark.sink` tells how), and records without what its failed attempts have left.
-- `undecided_writes`, `give_up_writes`: writes of it without a manifest, and what to do where they will never have one.
 
 Needs ``pip install 'aiorecover[spark]'`` and Java 17 or newer; to read Kafka, Spark's connector too, of exactly
 pyspark's version: ``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.2``. Everything here is native
 expressions on data frames, so it runs the same in ``local[2]`` and on a cluster, and no Python is needed on the
-executors (the format ``aiorecover`` needs it there, to read and to write). Nothing that grows with the data is
+executors (the format ``aiorecover``, which reads rings, needs it there). Nothing that grows with the data is
 collected to the driver.
 """
 
 from aiorecover.spark import installed as _installed  # noqa: F401 - first, so that it says what the others lack
 from aiorecover.spark.auditing import Audit, audit
 from aiorecover.spark.comparing import Comparison, compare
-from aiorecover.spark.giving_up import give_up_writes
 from aiorecover.spark.gone import RecordsGoneError
 from aiorecover.spark.landing import Landed, land
-from aiorecover.spark.leftovers import counted_attempts, undecided_writes, without_leftovers
 from aiorecover.spark.manifests import Manifests, judge, read_manifests
 from aiorecover.spark.over_time import Timeline, timeline
 from aiorecover.spark.record_id import parse_record_id
@@ -41,14 +37,10 @@ __all__ = [
     "Timeline",
     "audit",
     "compare",
-    "counted_attempts",
-    "give_up_writes",
     "judge",
     "land",
     "parse_record_id",
     "read_manifests",
     "read_topics",
     "timeline",
-    "undecided_writes",
-    "without_leftovers",
 ]

@@ -33,19 +33,11 @@ from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, joined, ranges_in, runs, set_in_one
 from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, check_frame, shown
 from aiorecover.spark.known_last import COLUMNS, KnownLast, known_frame
-from aiorecover.spark.leftovers import (
-    COUNTS,
-    LEFTOVER,
-    UNDECIDED,
-    audited_whole,
-    told_by_sinks,
-    with_verdict,
-)
 from aiorecover.spark.manifests import BEHIND, Manifests, judge, of_table, unknown
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 from aiorecover.spark.repeats import conflicts, repeats
-from aiorecover.spark.targets import read_target
+from aiorecover.spark.stores import read_target
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -87,16 +79,14 @@ class Audit(Persisted):
     """The same of those that are out of order; nothing where the places are not known, or nobody has asked."""
     totals: DataFrame
     """One row: ``records`` (rows read), ``without_id``, ``epochs``, and the sums of `producers`: ``expected``,
-    ``found``, ``missing``, ``repeated``, ``out_of_order``. With ``sink_manifests`` what is none of these: ``leftovers``
-    (of attempts that do not count) and ``undecided`` (of writes without a manifest: they go on, or their manifests are
-    in another topic). With ``manifests`` what nobody has told, whether anything is missing or not: ``open_epochs`` (how
-    many are ``open``, see `Manifests`: what they have accepted since their last manifest is not known here),
-    ``open_oldest`` and ``open_told_ms`` (``producer id/epoch`` of the one whose newest manifest is the oldest, and when
-    that was made; null: none is open), ``untold_epochs`` (of `producers`, those found that no manifest tells of: what
-    they have accepted behind the last one found is not known)."""
+    ``found``, ``missing``, ``repeated``, ``out_of_order``. With ``manifests`` what nobody has told, whether anything is
+    missing or not: ``open_epochs`` (how many are ``open``, see `Manifests`: what they have accepted since their last
+    manifest is not known here), ``open_oldest`` and ``open_told_ms`` (``producer id/epoch`` of the one whose newest
+    manifest is the oldest, and when that was made; null: none is open), ``untold_epochs`` (of `producers`, those found
+    that no manifest tells of: what they have accepted after the last one found is not known)."""
     _buckets: DataFrame
     verdicts: DataFrame | None = None
-    """With ``manifests`` or ``sink_manifests``: `missing`, cut where the verdict changes, with ``verdict`` and ``why``
+    """With ``manifests`` or ``held``: `missing`, cut where the verdict changes, with ``verdict`` and ``why``
     (`judge`). ``tail``: whether it stands behind all that was found of its epoch. Of a table by its name or path,
     ``not_in_table`` is what Kafka has acknowledged: it may still have to be landed. Of a table's data frame that is
     ``lost``, as of topics, with ``settled`` as its ``why``."""
@@ -108,7 +98,6 @@ def audit(
     known_last: KnownLast | DataFrame | None = None,
     manifests: Manifests | None = None,
     from_first: bool = False,
-    sink_manifests: DataFrame | None = None,
     order: bool = True,
     held: DataFrame | None = None,
 ) -> Audit:
@@ -126,12 +115,6 @@ def audit(
     (`read_manifests`). ``from_first`` begins each epoch with the first sequence found instead
     of with 1: for topics whose oldest records Kafka has deleted by now.
 
-    ``sink_manifests`` are the records of the manifest topic of Spark's sinks that publish to these topics
-    (`read_topics`): what failed attempts have left is passed over, and the attempts that count are to be found to their
-    last record, but for their dead letters. While a sink writes, ``persist()`` and ``count()`` them first: what is
-    named then is in Kafka already. One manifest topic belongs to topics that are audited together: using what is found
-    fails, and says so, where it names writes to topics of which nothing is among the records.
-
     ``held``: ranges of ids that an open transaction holds up (`held_ids`); with these there are ``verdicts``, too.
 
     With ``order=False`` records are not sorted by their offsets, so ``out_of_order`` is null. All else is the same, in
@@ -144,24 +127,13 @@ def audit(
     """
     by_name = isinstance(df, str)
     df = _records(df)
-    _check(manifests, sink_manifests, from_first=from_first, order=order)
+    _check(manifests, from_first=from_first, order=order)
     known = known_frame(df.sparkSession, known_last)
     told = [] if manifests is None else [(manifests.epochs, manifests.ranges)]
-    ends = [epochs for epochs, _ in told]
-    if sink_manifests is None:
-        records = with_record_id(df)
-        every = buckets = _buckets(records, judged=False, order=order).persist()
-    else:
-        judged = with_verdict(df, sink_manifests)
-        records = judged.where(F.col("verdict") == COUNTS)
-        every = _buckets(judged, judged=True, order=order).persist()
-        buckets = every.where(F.col("verdict") == COUNTS)
-        epochs, ranges = told_by_sinks(sink_manifests)
-        told.append((epochs, ranges))
-        # Here alone, for all that is told of what is missing stands on it.
-        ends.append(audited_whole(epochs, every) if "topic" in df.columns else epochs)
+    records = with_record_id(df)
+    buckets = _buckets(records, order=order).persist()
     if told:
-        both = reduce(DataFrame.unionByName, [known, *(epochs.select(*COLUMNS) for epochs in ends)])
+        both = reduce(DataFrame.unionByName, [known, *(epochs.select(*COLUMNS) for epochs, _ in told)])
         known = both.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
     producers = _producers(buckets, known, from_first=from_first)
     missing = _missing(buckets, known, from_first=from_first)
@@ -171,7 +143,7 @@ def audit(
         nothing = df.sparkSession.createDataFrame([], columns)
         told.append((nothing, held.select(*_EPOCH, kind, "first", "last")))
     verdicts = _verdicts(missing, told, producers) if told else None
-    totals = _totals(every, producers, order=order)
+    totals = _totals(buckets, producers, order=order)
     if manifests is not None:
         totals = totals.crossJoin(unknown(producers, manifests.epochs, [epochs for epochs, _ in told]))
     return Audit(
@@ -181,7 +153,7 @@ def audit(
         conflicts=conflicts(records, buckets),
         out_of_order=_out_of_order(buckets),
         totals=totals,
-        _buckets=every,
+        _buckets=buckets,
         verdicts=of_table(verdicts) if verdicts is not None and by_name else verdicts,
     )
 
@@ -200,13 +172,11 @@ def _records(named: object) -> DataFrame:
     return df
 
 
-def _check(manifests: object, sink_manifests: object, **switches: object) -> None:
+def _check(manifests: object, **switches: object) -> None:
     if manifests is not None and not isinstance(manifests, Manifests):
         raise ConfigError(
             f"manifests must be what read_manifests(...) gives: read the audit topic {shown('manifests', manifests)}"
         )
-    if sink_manifests is not None:
-        check_frame("sink_manifests", sink_manifests, "read the topic with read_topics(...)")
     for name, value in switches.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{name} must be True or False: {shown(name, value)}")
@@ -221,30 +191,24 @@ def _verdicts(missing: DataFrame, told: Sequence[tuple[DataFrame, DataFrame]], p
     return judge(missing, epochs, ranges).join(ends, _EPOCH).withColumn("tail", tail).drop("found_last")
 
 
-def _buckets(records: DataFrame, *, judged: bool, order: bool) -> DataFrame:
+def _buckets(records: DataFrame, *, order: bool) -> DataFrame:
     """A row for each producer, epoch and bucket: counts, first and last sequence, and the clear places between them.
 
-    The records without an id are a row of their own, all null but for the count. Where ``records`` are ``judged``,
-    there is one for each ``verdict``, with the ``topics`` that its records stand in. Without ``order``, or places, what
+    The records without an id are a row of their own, all null but for the count. Without ``order``, or places, what
     tells of the order is null.
     """
     ordered = order and set(_PLACE) <= set(records.columns)
     narrow = records.select(
         *ID_COLUMNS,
         *([_ahead().alias("ahead")] if ordered else []),
-        *(["verdict"] if judged else []),
-        *(["topic"] if judged and "topic" in records.columns else []),
     )
-    kinds = ["verdict"] if judged else []
-    topics = [F.collect_set("topic").alias("topics")] if "topic" in narrow.columns else []
     bit = bit_of(F.col("sequence"))
-    counted = narrow.groupBy(*_EPOCH, bucket_of(F.col("sequence")).alias("bucket"), *kinds).agg(
+    counted = narrow.groupBy(*_EPOCH, bucket_of(F.col("sequence")).alias("bucket")).agg(
         F.count(F.lit(1)).alias("records"),
         F.min("sequence").alias("first"),
         F.max("sequence").alias("last"),
         F.bitmap_construct_agg(bit).alias("bits"),
         *([F.bitmap_construct_agg(F.when(F.col("ahead"), bit)).alias("orderly")] if ordered else []),
-        *topics,
     )
     edges = ["records", "first", "last", "found"]
     # Where the order is not known there is no telling: null, not 0.
@@ -263,8 +227,6 @@ def _buckets(records: DataFrame, *, judged: bool, order: bool) -> DataFrame:
         "bucket",
         *edges,
         "out_of_order",
-        *kinds,
-        *(["topics"] if topics else []),
         F.when(F.col("found") < F.col("last") - F.col("first") + 1, clear_bits("bits", "low", "high")).alias("clear"),
         behind.alias("behind"),
     )
@@ -341,13 +303,9 @@ def _producers(buckets: DataFrame, known: DataFrame, *, from_first: bool) -> Dat
 
 
 def _totals(buckets: DataFrame, producers: DataFrame, *, order: bool) -> DataFrame:
-    judged = "verdict" in buckets.columns
-    counts = F.col("verdict") == COUNTS if judged else F.lit(True)  # noqa: FBT003 - a literal
-    apart = {"leftovers": LEFTOVER, "undecided": UNDECIDED} if judged else {}
     rows = buckets.agg(
-        _records_where(counts).alias("records"),
-        _records_where(counts & F.col("bucket").isNull()).alias("without_id"),
-        *(_records_where(F.col("verdict") == verdict).alias(name) for name, verdict in apart.items()),
+        F.coalesce(F.sum("records"), F.lit(0)).alias("records"),
+        F.coalesce(F.sum(F.when(F.col("bucket").isNull(), F.col("records"))), F.lit(0)).alias("without_id"),
     )
     sums = producers.agg(
         F.count(F.lit(1)).alias("epochs"),
@@ -361,7 +319,3 @@ def _sum_of_out_of_order() -> Column:
     """Without any epoch nothing is out of order; where it is not known of one there is no telling."""
     is_known = F.count(F.lit(1)) == F.count("out_of_order")
     return F.when(is_known, F.coalesce(F.sum("out_of_order"), F.lit(0)))
-
-
-def _records_where(condition: Column) -> Column:
-    return F.coalesce(F.sum(F.when(condition, F.col("records"))), F.lit(0))

@@ -13,7 +13,6 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, joined, ranges_in, runs, set_in_one
 from aiorecover.spark.handed_over import check_frame
-from aiorecover.spark.leftovers import without_leftovers
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 
@@ -47,10 +46,10 @@ class Comparison(Persisted):
     _buckets: DataFrame
 
 
-def compare(topics: DataFrame, table: DataFrame, *, sink_manifests: DataFrame | None = None) -> Comparison:
+def compare(topics: DataFrame, table: DataFrame) -> Comparison:
     """Find what is in the topics and not in the table; records that came after the last landing are among them.
 
-    All as for :func:`aiorecover.spark.audit`; ``sink_manifests`` where the table was landed with them.
+    All as for :func:`aiorecover.spark.audit`.
 
     Raises:
         ConfigError: columns are absent or of another type, or what was handed over is no data frame.
@@ -58,8 +57,6 @@ def compare(topics: DataFrame, table: DataFrame, *, sink_manifests: DataFrame | 
     """
     check_frame("topics", topics, "hand over what read_topics(...) gives")
     check_frame("table", table, "hand over spark.table(name), or spark.read.parquet(path)")
-    if sink_manifests is not None:
-        topics = without_leftovers(topics, sink_manifests)
     buckets = _buckets(with_record_id(topics), with_record_id(table)).persist()
     return Comparison(absent=_absent(buckets), totals=_totals(buckets), _buckets=buckets)
 

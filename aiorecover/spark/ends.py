@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import joined
 from aiorecover.spark.record_id import parse_record_id
 from aiorecover.spark.session import clear_errors
@@ -17,11 +22,14 @@ from aiorecover.spark.topic_ids import admin_client
 from aiorecover.spark.topics import read_topics, topics_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["End", "ends_of", "held_ids", "held_offsets"]
+__all__ = ["End", "convertible", "ends_of", "held_ids", "held_offsets"]
+
+_OVERFLOW = "long overflow"
+_TIMESTAMP_MOST_MS = ((1 << 63) - 1) // 1000  # Spark counts microseconds in 64 bits
 
 
 class End(NamedTuple):
@@ -48,8 +56,7 @@ def ends_of(spark: SparkSession, told: Mapping[str, str]) -> dict[tuple[str, int
         if admin is None:
             return {}
         try:
-            found = admin.describeTopics(topics).allTopicNames().get()
-            places = [(name, one.partition()) for name in topics for one in found[name].partitions()]
+            places = _places(admin, topics)
             stable = _asked(jvm, admin, places, "READ_COMMITTED")
             every = _asked(jvm, admin, places, "READ_UNCOMMITTED")
         finally:
@@ -58,12 +65,17 @@ def ends_of(spark: SparkSession, told: Mapping[str, str]) -> dict[tuple[str, int
 
 
 def _asked(jvm: Any, admin: Any, places: Sequence[tuple[str, int]], level: str) -> dict[tuple[str, int], int]:
-    latest = jvm.org.apache.kafka.clients.admin.OffsetSpec.latest()
+    return _offsets(jvm, admin, places, jvm.org.apache.kafka.clients.admin.OffsetSpec.latest(), level)
+
+
+def _offsets(
+    jvm: Any, admin: Any, places: Sequence[tuple[str, int]], which: Any, level: str
+) -> dict[tuple[str, int], int]:
     partitions = {place: jvm.org.apache.kafka.common.TopicPartition(*place) for place in places}
     isolation = getattr(jvm.org.apache.kafka.common.IsolationLevel, level)
     question = jvm.java.util.HashMap()
     for partition in partitions.values():
-        question.put(partition, latest)
+        question.put(partition, which)
     answer = admin.listOffsets(question, jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(isolation))
     return {place: answer.partitionResult(partition).get().offset() for place, partition in partitions.items()}
 
@@ -98,3 +110,46 @@ def _json(ends: Ends, which: str) -> str:
     for (topic, partition), end in ends.items():
         told.setdefault(topic, {})[str(partition)] = getattr(end, which)
     return json.dumps(told)
+
+
+@contextmanager
+def convertible(spark: SparkSession, told: Mapping[str, str], remedy: str) -> Iterator[None]:
+    """Name the record, where Spark fails because a timestamp is beyond its range; ``remedy`` says what to do.
+
+    ``told``: the options of Spark's source, which name the topics that are read.
+
+    Raises:
+        ConfigError: there is such a record.
+
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        found = _unconvertible(spark, told) if _OVERFLOW in str(error) else None
+        if found is None:
+            raise
+        topic, partition, offset = found
+        raise ConfigError(
+            f"the timestamp of a record is beyond Spark's range: {remedy} {topic=} {partition=} {offset=}"
+        ) from error
+
+
+def _unconvertible(spark: SparkSession, told: Mapping[str, str]) -> tuple[str, int, int] | None:
+    """Find the first record whose timestamp Spark cannot convert: topic, partition and offset; None: there is none."""
+    topics = topics_in(told)
+    jvm: Any = spark.sparkContext._gateway.jvm  # type: ignore[union-attr] # noqa: SLF001 - no other way to Kafka's client
+    with clear_errors(topics=topics):
+        admin = admin_client(spark, told)
+        if admin is None:
+            return None
+        try:
+            beyond = jvm.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(_TIMESTAMP_MOST_MS + 1)
+            offsets = _offsets(jvm, admin, _places(admin, topics), beyond, "READ_UNCOMMITTED")
+        finally:
+            admin.close()
+    return next(((*place, offset) for place, offset in sorted(offsets.items()) if offset >= 0), None)
+
+
+def _places(admin: Any, topics: Sequence[str]) -> list[tuple[str, int]]:
+    found = admin.describeTopics(topics).allTopicNames().get()
+    return [(name, one.partition()) for name in topics for one in found[name].partitions()]

@@ -7,7 +7,6 @@ done is run with the next start, whatever that is told.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -60,18 +59,9 @@ class QueryLog:
         """The last batch that is done; -1: there is none."""
         return self._last("commits")
 
-    def fingerprint(self, batch_id: int) -> str | None:
-        """A short text that is another one wherever a batch ends elsewhere; None: nothing says where it does."""
-        ends = self.end(batch_id)
-        return None if ends is None else hashlib.sha256(json.dumps(ends, sort_keys=True).encode()).hexdigest()
-
-    def path_of(self, batch_id: int) -> str:
-        """The file by which a batch is begun."""
-        return f"{self._path}/offsets/{batch_id}"
-
     def take_back(self, batch_id: int) -> None:
         """Make a batch one that was never begun; nothing of it may have been landed."""
-        self._files.delete(self.path_of(batch_id))
+        self._files.delete(f"{self._path}/offsets/{batch_id}")
 
     def _last(self, log: str) -> int:
         return max(self._files.numbers(f"{self._path}/{log}"), default=-1)

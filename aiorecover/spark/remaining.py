@@ -8,14 +8,15 @@ from typing import Any
 __all__ = ["offsets_to_go"]
 
 
-def offsets_to_go(progress: str) -> int:
+def offsets_to_go(progress: Any) -> int:
     """Offsets between the end of a batch and the end of its partitions, as it was when the batch was made.
 
     No less than the records that are left: an offset may hold a transaction's marker, or nothing any more. ``progress``
-    is ``StreamingQuery.lastProgress.json``: its other forms have the offsets as Python prints them. A source that tells
-    no offsets counts nothing.
+    is ``StreamingQuery.lastProgress``, which from Spark 4 on has the offsets as Python prints them but in its JSON. A
+    source that tells no offsets counts nothing.
     """
-    sources: list[dict[str, Any]] = json.loads(progress)["sources"]
+    told = json.loads(progress.json) if hasattr(progress, "json") else progress
+    sources: list[dict[str, Any]] = told["sources"]
     return sum(_of_source(source) for source in sources)
 
 

@@ -15,10 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark.failures import CONNECTOR, FILES, cause_of, meaning_of
-from aiorecover.spark.gateway import Report, launch
+from aiorecover.spark import java
+from aiorecover.spark.failures import FILES, cause_of, meaning_of
 from aiorecover.spark.gone import RecordsGoneError, gone_in
-from aiorecover.spark.java_log import quieten
+from aiorecover.spark.packages import PACKAGES, packages_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,14 +27,22 @@ __all__ = ["clear_errors", "start_session"]
 
 _OLDEST_JAVA = 17  # Spark 4 is compiled for it
 _JAVA_ANSWERS_WITHIN_S = 60
-_PACKAGES = "spark.jars.packages"
 
 
-def start_session(name: str, master: str | None, settings: Mapping[str, str], *, kafka: bool = True) -> SparkSession:
+def start_session(
+    name: str,
+    master: str | None,
+    settings: Mapping[str, str],
+    *,
+    kafka: bool = True,
+    chosen: str | None = None,
+    verbose: bool = False,
+) -> SparkSession:
     """A session with the Kafka connector of pyspark's version; it is fetched unless ``settings`` name it, or jars.
 
-    ``kafka``: False where nothing is read from Kafka, so that no connector is fetched. ``master`` is Spark's, for
-    example ``local[*]``; None leaves it to ``settings`` and the environment.
+    ``kafka``: False where nothing is read from Kafka, so that no connector is fetched. ``chosen``: the format of a
+    table, whose package is fetched likewise (:mod:`aiorecover.spark.packages`). ``master`` is Spark's, for
+    example ``local[*]``; None leaves it to ``settings`` and the environment. ``verbose`` shows what Spark says.
 
     Raises:
         ConfigError: there is no Java that will do, Spark does not start, or it is another version than pyspark.
@@ -44,9 +52,9 @@ def start_session(name: str, master: str | None, settings: Mapping[str, str], *,
     where = {} if master is None else {"spark.master": master}
     # Progress bars and the console's pictures are for Spark's own shell.
     quiet = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
-    packages = _packages(settings) if kafka else {}
-    session = _started({"spark.app.name": name, **where, **quiet, **settings, **packages})
-    quieten(session)
+    packages = packages_for(settings, kafka=kafka, chosen=chosen)
+    session = _started({"spark.app.name": name, **where, **quiet, **settings, **packages}, verbose=verbose)
+    session.sparkContext.setLogLevel("WARN" if verbose else "ERROR")
     if session.version != pyspark.__version__:
         session.stop()
         raise ConfigError(
@@ -56,39 +64,31 @@ def start_session(name: str, master: str | None, settings: Mapping[str, str], *,
     return session
 
 
-def _started(settings: Mapping[str, str]) -> SparkSession:
+def _started(settings: Mapping[str, str], *, verbose: bool) -> SparkSession:
     """Whatever keeps it from starting is in the reader's hands."""
-    report = Report()
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
         with clear_errors():
-            launch(settings, report)
+            java.launch(settings, verbose=verbose)
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        if missing := report.missing():
-            raise ConfigError(_not_fetched(missing, report.unreachable(), settings)) from None
-        message = "Spark does not start, its own lines above say why: check JAVA_HOME, SPARK_HOME, --master and --conf"
-        raise ConfigError(f"{message} error={(cause_of(str(error)) or type(error).__name__)!r}") from error
+        if missing := java.missing():
+            raise ConfigError(_not_fetched(missing, java.unreachable(), settings)) from None
+        message = "Spark does not start: check JAVA_HOME, SPARK_HOME, --master and --conf; --verbose shows what it says"
+        cause = cause_of(java.said()) or cause_of(str(error)) or type(error).__name__
+        raise ConfigError(f"{message} error={cause!r}") from error
 
 
 def _not_fetched(missing: Sequence[str], unreachable: Sequence[str], settings: Mapping[str, str]) -> str:
     """What to do where no repository has what Spark was to fetch, or none is reached."""
-    told = f"missing={','.join(missing)} unreachable={','.join(unreachable) or None} packages={settings.get(_PACKAGES)}"
+    told = f"missing={','.join(missing)} unreachable={','.join(unreachable) or None} packages={settings.get(PACKAGES)}"
     return (
         "Spark's Kafka connector, or another package, cannot be fetched: name a Maven repository that has it, "
         "--conf spark.jars.repositories=https://..., or hand over the files, with all that they depend on, "
         f"--conf spark.jars=one.jar,two.jar,...: for Kafka, {FILES} {told}"
     )
-
-
-def _packages(settings: Mapping[str, str]) -> dict[str, str]:
-    """The packages that the settings name, and the connector, unless they bring it."""
-    named = settings.get(_PACKAGES, "")
-    if "spark.jars" in settings or "spark-sql-kafka" in named:
-        return {}
-    return {_PACKAGES: f"{named},{CONNECTOR}".lstrip(",")}
 
 
 @contextmanager

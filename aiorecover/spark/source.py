@@ -31,7 +31,6 @@ from aiorecover.ring.directory import RING, instances
 from aiorecover.ring.inspect import StoredRecord, look, waiting
 from aiorecover.ring.lane import DEAD, UNASSIGNED
 from aiorecover.ring.notes import Note
-from aiorecover.spark.options import refuse_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +68,9 @@ def check(options: Mapping[str, str]) -> tuple[Path, bool]:
         ConfigError: an option is wrong, or nothing of aiorecover is at the path.
 
     """
-    refuse_unknown(options, ("path", "dead"), ("paths",), {})  # Spark adds paths for load([...])
+    for name in options:
+        if name.lower() not in {"path", "dead", "paths"}:  # Spark adds paths for load([...])
+            raise ConfigError(f"unknown option: leave it out, there is dead=true, and the path option={name}")
     if "path" not in options:
         raise ConfigError('name one wal_dir, or an instance in it: .load("/var/lib/orders/wal")')
     path, dead = Path(options["path"].removeprefix("file:")), options.get("dead", "false").lower()

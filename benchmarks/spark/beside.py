@@ -1,4 +1,4 @@
-"""Ours beside Spark's own, by turns in one Spark: what is the same for the table's landing and the sink."""
+"""Ours beside Spark's own, by turns in one Spark: what is the same for all of them."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -38,7 +38,7 @@ def stop():
     {stop}
 
 try:
-    print(stoppable(work, stop, lambda: None))
+    print(stoppable(work, stop))
 except StoppedError as stopped:
     print("stopped", flush=True)
     sys.exit(stopped.status)
@@ -122,13 +122,13 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
 
 def test_without_a_signal_the_work_gives_or_raises_what_it_does_and_handlers_are_as_before() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    assert stoppable(lambda: threading.current_thread() is threading.main_thread(), list, list) is False
+    assert stoppable(lambda: threading.current_thread() is threading.main_thread(), list) is False
     with pytest.raises(ValueError, match="'no'"):
-        stoppable(lambda: int("no"), list, list)
+        stoppable(lambda: int("no"), list)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     # Nobody hands signals to another thread.
     there: list[bool] = []
-    thread = threading.Thread(target=lambda: there.append(stoppable(threading.current_thread, list, list) is thread))
+    thread = threading.Thread(target=lambda: there.append(stoppable(threading.current_thread, list) is thread))
     thread.start()
     thread.join()
     assert there == [True]

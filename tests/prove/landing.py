@@ -1,6 +1,7 @@
 """`python -m tests.prove landing --seed S --count RECORDS --kills K --batches B`: a topic landed while drivers die.
 
-With `--who executors` these die, one or all at a time, and the driver has to live on.
+With `--who executors` these die, one or all at a time, and the driver has to live on; with `--who twins` two drivers
+land at once. `--format` is delta, iceberg or parquet.
 
 What it looks at: `tests.spark.killed_landing`. Each record has to stand in the table once, though one in twenty stands
 in Kafka twice, and the audit has to agree. At least half of the kills have to be in the middle of a batch.
@@ -13,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.prove.once import Judged, prove_once
-from tests.spark.killed_landing import DRIVERS, EXECUTORS, run_landing
+from tests.spark.killed_landing import WHO, run_landing
+from tests.spark.lakes import KINDS
 from tests.support.broker import Cluster, choose_cluster
 
 __all__ = ["main"]
@@ -27,10 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
     parser.add_argument("--count", type=int, default=2_000_000, help="how many records (default 2000000)")
     parser.add_argument("--kills", type=int, default=10, help="how often some are killed (default 10)")
-    parser.add_argument("--who", choices=[DRIVERS, EXECUTORS], default=DRIVERS, help="are killed (default drivers)")
+    parser.add_argument("--who", choices=WHO, default=WHO[0], help="are killed (default drivers)")
+    parser.add_argument("--format", choices=list(KINDS), default="parquet", help="of the table (default parquet)")
     parser.add_argument("--batches", type=int, default=20, help="how many batches, at least (default 20)")
     options = parser.parse_args(arguments)
     asked = {"records": options.count, "kills": options.kills, "batches": options.batches, "who": options.who}
+    asked["format"] = options.format
 
     def run(cluster: Cluster, directory: Path, seed: int) -> Judged:
         outcome = run_landing(cluster, directory, seed=seed, **asked)

@@ -22,11 +22,9 @@ def audited(
     bootstrap_servers: str | None = None,
     topics: Sequence[str] = (),
     manifests: str | None = None,
-    sink_manifests: str | None = None,
 ) -> dict[str, Any]:
     """Audit the table, the topics, or both; ``directory`` takes what Spark needs meanwhile."""
     told = {"--table": table, "--bootstrap-servers": bootstrap_servers, "--manifests": manifests}
-    told["--sink-manifests"] = sink_manifests
     words = [str(word) for name, value in told.items() if value is not None for word in (name, value)]
     for topic in topics:
         words += ["--topic", topic]

@@ -31,11 +31,11 @@ def shuffled(seed: int) -> Rows:
     return rows
 
 
-async def published(cluster: Cluster, topic: str, rows: Rows) -> None:
+async def published(cluster: Cluster, topic: str, rows: Rows, value: bytes = b"value") -> None:
     async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for partition, identity in rows:
             headers = [("aiorecover-id", identity.encode())] if identity else []
-            await producer.send(topic, b"value", partition=partition, headers=headers)
+            await producer.send(topic, value, partition=partition, headers=headers)
         await producer.flush()
 
 

@@ -1,4 +1,4 @@
-"""A topic with repeats, landed while drivers or executors are killed again and again, and what is in the table then.
+"""A topic with repeats, landed while drivers or executors are killed again and again, or by two drivers at once.
 
 The table is read with pyarrow, record by record: each has to be there once, with its own value. Then the audit of the
 same table has to say the same.
@@ -10,22 +10,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from pyspark.sql import SparkSession
 
+from aiorecover.spark import audit
 from tests.spark.audited import audited
+from tests.spark.lakes import Lake
 from tests.spark.landers import Lander
 from tests.spark.machines import Machines
 from tests.spark.mixed import PARTITIONS, Numbers, mixed, numbers_of, publish
+from tests.spark.started import ended, started
 from tests.spark.table import ID_COLUMNS, batches
 from tests.support import admin
 from tests.support.cluster import Cluster
 
-__all__ = ["DRIVERS", "EXECUTORS", "Found", "Outcome", "found_in", "run_landing"]
+__all__ = ["WHO", "Found", "Outcome", "run_landing"]
 
-DRIVERS, EXECUTORS = "drivers", "executors"
+WHO = DRIVERS, EXECUTORS, TWINS = "drivers", "executors", "twins"
 REPEATS = 0.05
 _AGAIN = 0.3  # of the kills hit the driver that does the batch again
 _BOTH = 0.3  # of the kills of executors hit all there are: then all that was shuffled is gone
 _LAND_WITHIN_S = 3600.0
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,21 @@ class Outcome:
 
 
 def run_landing(
-    cluster: Cluster, directory: Path, *, seed: int, records: int, kills: int, batches: int, who: str = DRIVERS
+    cluster: Cluster,
+    directory: Path,
+    *,
+    seed: int,
+    records: int,
+    kills: int,
+    batches: int,
+    who: str = DRIVERS,
+    format: str = "parquet",  # noqa: A002 - Spark's word
+    spark: SparkSession | None = None,
 ) -> Outcome:
     """Publish so many records, some of them twice, land them in so many batches at least, and judge.
 
-    ``who``: is killed. The seed decides what is published and how long a driver lives; where in its work it is hit is
-    up to the machine.
+    ``who``: is killed; ``twins`` are two drivers at once, with one checkpoint. The seed decides what is published and
+    how long a driver lives; where in its work it is hit is up to the machine. ``spark``: audits; None: a process does.
     """
     assert kills < batches, "a driver that has landed everything is not killed"
     topic = f"landing-{os.urandom(4).hex()}"
@@ -88,11 +102,15 @@ def run_landing(
     machines = Machines(directory) if who == EXECUTORS else None
     if machines is not None:
         machines.make()
-    lander = Lander(cluster.bootstrap_servers, [topic], directory, published // batches, machines)
+    lander = Lander(cluster.bootstrap_servers, [topic], directory, published // batches, machines, format)
     outcome, chance = Outcome(records, published), random.Random(f"kills {seed}")
-    (_land if machines is None else _land_on_machines)(lander, outcome, chance, kills)
-    outcome.found = found_in(lander.target, records)
-    outcome.totals = audited(directory, table=lander.target)["totals"]
+    {DRIVERS: _land, EXECUTORS: _land_on_machines, TWINS: _land_by_twins}[who](lander, outcome, chance, kills)
+    outcome.found = _found_in(Path(lander.target) if format == "parquet" else _exported(lander), records)
+    if spark is None:
+        outcome.totals = audited(directory, table=lander.target)["totals"]
+    else:
+        with audit(Lake(spark, format, lander.target).rows()) as found_by_audit:
+            outcome.totals = found_by_audit.totals.collect()[0].asDict()
     return outcome
 
 
@@ -120,7 +138,32 @@ def _land_on_machines(lander: Lander, outcome: Outcome, chance: random.Random, k
         driver.finish(_LAND_WITHIN_S)
 
 
-def found_in(target: Path, records: int) -> Found:
+def _land_by_twins(lander: Lander, outcome: Outcome, chance: random.Random, kills: int) -> None:
+    """Both are killed as they work; whether one of them is refused, and when, is up to them."""
+    while outcome.kills < kills:
+        begun = lander.begun()
+        with lander.start(available_now=True) as one, lander.start(available_now=True) as other:
+            while lander.begun() == begun and (one.is_alive or other.is_alive):
+                one.rest(_LOOK_S)
+            one.rest(chance.uniform(0.0, 2 * lander.batch_s()))
+            outcome.hits += one.kill() | other.kill()
+        outcome.kills += 1
+    with lander.start(available_now=True) as driver:
+        driver.finish(_LAND_WITHIN_S)
+
+
+def _exported(lander: Lander) -> Path:
+    """The rows of a table, as Spark reads them, in Parquet."""
+    spark = started(lander.directory, "export")
+    try:
+        place = lander.directory / "export"
+        Lake(spark, lander.format, lander.target).rows().write.parquet(str(place / "batch_id=0"))
+        return place
+    finally:
+        ended(spark)
+
+
+def _found_in(target: Path, records: int) -> Found:
     """Read the files that a reader is to see, batch by batch."""
     times = np.zeros(records, np.int32)
     rows = strange = 0

@@ -40,11 +40,12 @@ class Lander:
     batch_records: int
     machines: Machines | None = None
     """Whose executors it has; None: threads of its own."""
+    format: str = "parquet"
 
     @property
-    def target(self) -> Path:
+    def target(self) -> str:
         """The table."""
-        return self.directory / "table"
+        return "lake.proof.records" if self.format == "iceberg" else str(self.directory / "table")
 
     @property
     def log(self) -> Path:
@@ -53,8 +54,8 @@ class Lander:
 
     def start(self, *, available_now: bool) -> "Driver":
         """Start one; with ``available_now`` it ends when all is landed."""
-        words = ["--bootstrap-servers", self.bootstrap_servers, "--target", str(self.target)]
-        words += ["--checkpoint", str(self.directory / "checkpoint")]
+        words = ["--bootstrap-servers", self.bootstrap_servers, "--target", self.target]
+        words += ["--checkpoint", str(self.directory / "checkpoint"), "--format", self.format]
         words += ["--max-offsets-per-trigger", str(self.batch_records)]
         words += [word for topic in self.topics for word in ("--topic", topic)]
         words += command_words(self.directory, *([] if self.machines is None else [MASTER]))
@@ -103,6 +104,11 @@ class Driver:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
     def until(self, reached: Callable[[], bool]) -> None:
         """Let it work until then.
 
@@ -137,7 +143,7 @@ class Driver:
 
     def kill(self) -> bool:
         """`kill -9`; return whether a batch was begun and not done."""
-        alive = self._process.poll() is None
+        alive = self.is_alive
         with contextlib.suppress(ProcessLookupError):  # it was killed before
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -74,7 +74,7 @@ def run_pipeline(
     with lander.start(available_now=True) as driver:
         driver.finish(_LAND_WITHIN_S)
     consumed = Counter(record.record_id for record in asyncio.run(read_topic(servers, topic)))
-    landed = landed_ids(lander.target)
+    landed = landed_ids(Path(lander.target))
     audit = audited(lander.directory, table=lander.target, bootstrap_servers=servers, topics=[topic])
     lacking, surplus = consumed - landed, landed - consumed
     return Outcome(verdict, drivers.kills, drivers.hits, consumed.total(), lacking, surplus, audit)

@@ -15,7 +15,6 @@ from typer.testing import CliRunner, Result
 from aiorecover import RecoverableProducer
 from aiorecover.cli.app import app
 from tests.spark import feed
-from tests.spark.by_sink import Sink
 from tests.spark.feed import P, Q
 from tests.spark.test_manifests import told as manifest
 from tests.support import admin
@@ -157,26 +156,6 @@ def test_what_no_manifest_tells_of_is_said_to_be_unknown_and_is_no_failure(kafka
     assert "1 epoch was found that no manifest tells of: what it accepted behind" in done.stdout
 
 
-# -- sinks -------------------------------------------------------------------------------------------------------------
-
-
-def test_what_failed_attempts_of_a_sink_have_left_does_not_count_and_dead_letters_are_not_lost(
-    kafka: Cluster, topic: TopicFactory
-) -> None:
-    sink = Sink(kafka, topic, config={"max.message.bytes": "3000"}, dead_letters=2)
-    attempt = sink.attempt(0, [1, "x" * 5000, "x" * 5000, 2])
-    sink.decide(attempt)
-    sink.attempt(0, range(5))
-    sink.attempt(1, range(3))
-    where = "--bootstrap-servers", kafka.bootstrap_servers, "--topic", sink.records
-    done = run(*where, "--sink-manifests", sink.manifests)
-    assert done.exit_code == 0, done.output
-    assert f"dead lettered: {attempt.producer_id}/1 sequences=2-3 2" in done.stdout
-    assert (
-        "not counted: 5 of attempts of sinks that do not count, 3 of sinks' writes that have no manifest in this topic"
-    ) in done.stdout
-
-
 # -- tables, and what cannot be ----------------------------------------------------------------------------------------
 
 
@@ -205,7 +184,6 @@ def test_topics_that_are_not_what_they_should_be_are_status_2_and_one_sentence(
         (["--topic", "not-there"], "a topic does not exist: check the names of the topics"),
         (["--topic", strangers], "no record has a record id: name topics that aiorecover publishes to"),
         (["--topic", records, "--manifests", records], "no record of this topic is a manifest of"),
-        (["--topic", records, "--sink-manifests", records], "no record of this topic is a manifest of"),
     ]:
         done = run("--bootstrap-servers", kafka.bootstrap_servers, *more)
         assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
@@ -228,7 +206,6 @@ def test_topics_that_are_not_what_they_should_be_are_status_2_and_one_sentence(
         (["--table", "x", "--last", "x/1"], "--last takes a record id"),
         (["--table", "x", "--conf", "x"], "name=value"),
         (["--table", "x", "--manifests", "x"], "name Kafka's servers for --manifests"),
-        (["--table", "x", "--sink-manifests", "m"], "--sink-manifests is a topic: say where"),
         (["--table", "x", "--html", "/not/there/page.html"], "the directory of --html is not there"),
         (["--table", "x", "--html", "/proc"], "the page cannot be written: name a file for --html"),
     ],

@@ -14,7 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark.session import _packages, clear_errors, start_session
+from aiorecover.spark.packages import packages_for
+from aiorecover.spark.session import clear_errors, start_session
 from tests.spark.commands import Command, audit_words, land_words, started_command
 from tests.spark.feed import landing, once, published, shuffled
 from tests.spark.table import landed_ids
@@ -49,7 +50,7 @@ def test_ctrl_c_in_the_middle_of_a_batch_is_a_line_and_the_next_start_lands_each
         command.until((query / "offsets" / "0").exists)
         said = stopped(command, INT, group=True)
     told = "stopped: 0 batches with 0 records were landed since the start"
-    assert said == f"{told}; the next start with the same target and checkpoint goes on behind them"
+    assert said == f"{told}; the next start with the same target and checkpoint goes on from there"
     assert not (query / "commits" / "0").exists(), "it was to be in a batch"
     landing(spark, kafka, name, tmp_path)
     assert landed_ids(tmp_path / "table") == once(rows)
@@ -122,16 +123,18 @@ def test_a_wrong_spark_home_or_java_is_one_line_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = last_line(tmp_path, SPARK_HOME="/nonexistent")
-    assert line.startswith("Spark does not start, its own lines above say why: check JAVA_HOME, SPARK_HOME, ")
+    assert line.startswith("Spark does not start: check JAVA_HOME, SPARK_HOME, ")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigError, match="Spark needs Java 17 or newer: install openjdk-17-jre-headless, or set"):
         start_session("test", None, {})
 
 
 def test_the_connector_is_fetched_unless_it_is_brought_and_a_line_says_where_it_cannot_be(tmp_path: Path) -> None:
-    assert _packages({}) == {"spark.jars.packages": CONNECTOR}
-    assert _packages({"spark.jars": ""}) == {}
-    assert _packages({"spark.jars.packages": "org:lake:1"}) == {"spark.jars.packages": f"org:lake:1,{CONNECTOR}"}
+    assert packages_for({}) == {"spark.jars.packages": CONNECTOR}
+    assert packages_for({"spark.jars": ""}) == {}
+    assert packages_for({"spark.jars.packages": "org:x:1"}) == {"spark.jars.packages": f"org:x:1,{CONNECTOR}"}
+    iceberg = packages_for({"spark.sql.catalog.x": "org.apache.iceberg.spark.SparkCatalog"}, kafka=False)
+    assert iceberg["spark.jars.packages"].startswith("org.apache.iceberg:iceberg-spark-runtime-")
     (tmp_path / "ivy.xml").write_text(IVY)
     settings = [f"spark.jars.ivy={tmp_path / 'ivy'}", f"spark.jars.ivySettings={tmp_path / 'ivy.xml'}"]
     line = last_line(tmp_path, settings=settings)

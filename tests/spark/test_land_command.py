@@ -1,15 +1,18 @@
-"""`aiorecover land` and `give-up` as a user runs them."""
+"""`aiorecover land` as a user runs it."""
 
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from aiorecover.cli import land as command
 from aiorecover.cli.app import app
-from aiorecover.spark.sink_manifest import Write
-from tests.spark.by_sink import Sink
 from tests.spark.feed import P, Rows, landing, published
 from tests.spark.table import landed_ids
 from tests.support import admin
@@ -33,10 +36,6 @@ def run(cluster: Cluster, topic: str, directory: Path, *arguments: str) -> Resul
     }
     words = [word for pair in told.items() for word in pair]
     return CliRunner().invoke(app, ["land", "--available-now", *words, *arguments], env={"COLUMNS": "80"})
-
-
-def give_up(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["give-up", *arguments])
 
 
 def test_each_batch_is_told_and_the_end_is_status_0_and_a_topic_that_was_made_anew_is_status_3(
@@ -81,10 +80,9 @@ def test_records_that_kafka_deleted_before_they_were_landed_are_status_3_and_a_s
     ("given", "said"),
     [
         ([], "name a checkpoint"),
-        (["--checkpoint", "c", "--sink-manifests", "t"], "manifests are no records to land"),
         (["--checkpoint", "c", "--topic", ""], "name the topics"),
         (["--checkpoint", "c", "--bootstrap-servers", ""], "name Kafka's servers"),
-        (["--checkpoint", "c", "--quarantine", "gs://bucket/q"], "quarantine='gs://bucket/q'\n"),
+        (["--checkpoint", "/t/"], "name a directory of its own for the checkpoint"),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_status_2_before_spark_starts(
@@ -97,24 +95,58 @@ def test_what_cannot_be_is_one_sentence_and_status_2_before_spark_starts(
     assert said in done.stderr
 
 
-def test_what_waits_for_a_manifest_is_told_until_it_is_given_up(
+def test_a_conflict_is_status_4_and_what_an_open_transaction_holds_up_is_told(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    sink = Sink(kafka, topic)
-    sink.decide(sink.attempt(0, range(10)))
-    sink.attempt(0, range(7))
-    write = sink.attempt(3, range(5)).write.name
-    told = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
-    batch, end = told.stdout.splitlines()
-    assert batch.startswith("batch 0: 10 landed, ")
-    assert batch.endswith("0 repeats left out, 5 wait for their manifest")
-    assert end.startswith("5 records are not landed, as there is no manifest of their writes yet")
-    assert end.endswith(f"writes={write}")
-    reached = ["--bootstrap-servers", kafka.bootstrap_servers, "--sink-manifests", sink.manifests]
-    said = [give_up(*reached, "--write", write).output for _ in range(2)]
-    assert said == [f"given up: {write}\n", f"has its manifest, and stays as it is: {write}\n"]
-    last = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
-    assert [line.split(",")[0] for line in last.stdout.splitlines()] == ["batch 1: 0 landed"]
-    assert give_up(*reached, "--job-id", "nightly").output == f"given up: {Write('nightly', 0).name}\n"
-    refused = give_up(*reached)
-    assert (refused.exit_code, refused.stderr.startswith("name a write")) == (2, True)
+    name = topic(kafka, partitions=1)
+    admin.run(published(kafka, name, ROWS))
+    admin.run(published(kafka, name, [(0, f"{P}/1/1")], b"forwarded"))
+
+    async def landed_beside_an_open_transaction() -> Result:
+        servers = kafka.bootstrap_servers
+        async with AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"foreign-{name}") as foreign:
+            await foreign.begin_transaction()
+            await foreign.send_and_wait(name, b"open", partition=0)
+            await published(kafka, name, [(0, f"{P}/1/{sequence}") for sequence in range(2, 32)])
+            done = await asyncio.to_thread(run, kafka, name, tmp_path, "--json")
+            await foreign.abort_transaction()
+            return done
+
+    done = admin.run(landed_beside_an_open_transaction())
+    assert done.exit_code == 4, done.output
+    counts = {"batches": 1, "landed": 2, "without_id": 1, "repeats": 1, "conflicts": 1, "undecodable": 1}
+    assert json.loads(done.stdout) == counts | {"held_offsets": 31}
+    assert json.loads(run(kafka, name, tmp_path, "--json").stdout)["landed"] == 30
+
+
+async def published_at(cluster: Cluster, topic: str, sequences: Iterable[int], timestamp_ms: int) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for sequence in sequences:
+            header = ("aiorecover-id", f"{P}/1/{sequence}".encode())
+            await producer.send_and_wait(topic, b"v", partition=0, timestamp_ms=timestamp_ms, headers=[header])
+
+
+def test_a_record_that_spark_cannot_convert_is_named_and_what_is_said_to_do_lands_all(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    most = (1 << 63) - 1
+    name = topic(kafka, partitions=1, config={"message.timestamp.after.max.ms": str(most)})
+    moment = 1_764_000_000_000
+    admin.run(published_at(kafka, name, [1, 2], moment))
+    assert run(kafka, name, tmp_path).exit_code == 0
+    for sequences, timestamp_ms in [([3], moment), ([4], most // 1000 + 1), ([5], moment)]:
+        admin.run(published_at(kafka, name, sequences, timestamp_ms))
+    done = run(kafka, name, tmp_path)
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
+    assert done.stderr.startswith("the timestamp of a record is beyond Spark's range: no landing gets past it")
+    assert done.stderr.endswith(f"topic='{name}' partition=0 offset=3\n")
+    audited = CliRunner().invoke(
+        app, ["audit", "--engine", "spark", "--bootstrap-servers", kafka.bootstrap_servers, "--topic", name]
+    )
+    assert audited.exit_code == 2, audited.output
+    assert audited.stderr.endswith(f"topic='{name}' partition=0 offset=3\n")
+    admin.run(published_at(kafka, name, [3, 4], moment))
+    admin.run(admin.delete_records(kafka.bootstrap_servers, name, 0, before=4))
+    done = run(kafka, name, tmp_path, "--kafka-option", "failOnDataLoss=false")
+    assert done.exit_code == 0, done.output
+    assert landed_ids(tmp_path / "table") == Counter(f"{P}/1/{sequence}" for sequence in range(1, 6))

@@ -1,72 +1,140 @@
-"""Landing from a real broker: each record once, with repeats, in any order, and when the driver dies in a batch.
-
-What is landed is read back with pyarrow, not with Spark or aiorecover, and counted by id.
-"""
+"""Landing from a real broker: each record once, with repeats, in any order, and whenever the driver dies."""
 
 import re
 import shutil
+import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
 import pytest
 from aiokafka import AIOKafkaProducer
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark import audit, land, read_topics
-from tests.spark.by_sink import Sink
+from aiorecover.spark import audit, compare, land, read_topics, seen
+from aiorecover.spark.stores import store_for
 from tests.spark.death import dying
 from tests.spark.feed import P, Q, Rows, landing, once, published, shuffled
-from tests.spark.table import files, landed_ids, landed_values
+from tests.spark.lakes import KINDS, Lake, lake
+from tests.spark.table import files, landed_ids
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
+# Batch, where, and with or without it. What stands between a table's rows and its ids is the format's own.
+DEATHS = {
+    "parquet": [(0, "", False), (1, "", True), (1, "__ids", True), (2, "__ids", False)],
+    "delta": [(1, "", True)],
+    "iceberg": [(1, "", True)],
+}
 
-def test_each_record_is_landed_once_whenever_the_driver_dies(
-    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_record_is_landed_once_whenever_the_driver_dies_and_what_is_changed_by_hand_is_named(
+    kind: str, spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, rows = topic(kafka, partitions=3), shuffled(1)
+    monkeypatch.setattr(seen, "WHOLE_EACH", 2)  # the ids are compacted between these batches
+    name, rows, target = topic(kafka, partitions=3), shuffled(1), lake(spark, kind, tmp_path)
+
+    def land_all() -> Counter[str]:
+        told = landing(spark, kafka, name, tmp_path, target.target, format=kind)
+        counts = Counter[str]()
+        for one in told:
+            counts += Counter(
+                landed=one.landed, repeats=one.repeats, conflicts=one.conflicts, undecodable=one.undecodable
+            )
+        return counts
+
     admin.run(published(kafka, name, rows))
-    target = tmp_path / "table"
-    # It dies with a batch landed and its ids not stored yet, and with both, before Spark knows.
-    for place in ("/batch_id=1", "/after=2"):
-        dying(monkeypatch, place)
-        with pytest.raises(StreamingQueryException, match="DeathError"):
-            landing(spark, kafka, name, tmp_path)
-        monkeypatch.undo()
-    landing(spark, kafka, name, tmp_path)
-    assert landed_ids(target) == once(rows)
-    # What came before comes again, under new offsets, with records that are new.
-    more: Rows = [*rows[:200], (0, f"{P}/1/801"), (1, f"{Q}/1/7"), (2, f"{Q}/9/1")]
+    for batch_id, suffix, added in DEATHS[kind]:
+        with monkeypatch.context() as patch:
+            dying(patch, target.store, suffix or target.target, batch_id, added=added)
+            with pytest.raises(StreamingQueryException, match="DeathError"):
+                land_all()
+    land_all()
+    assert target.ids() == once(rows)
+    # What came before comes again under new offsets, with records that are new, and with others under their ids.
+    again = [row for row in rows if row[1] is not None][:200]
+    more: Rows = [*again, (0, f"{P}/1/801"), (1, f"{Q}/1/1"), (2, f"{Q}/1/1"), (0, "nobody's"), (1, f"{P}/1/x")]
     admin.run(published(kafka, name, more))
-    (told,) = landing(spark, kafka, name, tmp_path)
-    strangers = sum(1 for _, identity in more if identity is None)
-    assert (told.landed, told.without_id, told.repeats) == (3 + strangers, strangers, 200 - strangers)
-    assert landed_ids(target) == once([*rows, *more])
+    copied: Rows = [(1, f"{P}/1/5"), (2, f"{P}/1/801")]
+    admin.run(published(kafka, name, copied, b"forwarded"))
+    if kind == "parquet":
+        with monkeypatch.context() as patch:
+            dying(patch, target.store, "__quarantine", 3, added=True)
+            with pytest.raises(StreamingQueryException, match="DeathError"):
+                land_all()
+    assert land_all() == Counter(landed=2, repeats=201, conflicts=2, undecodable=2)
+    assert target.ids() == once([*rows, *more[:-2]])
+    apart = target.rows("__quarantine").select("reason", "value").collect()
+    assert Counter(map(tuple, apart)) == {("conflict", b"forwarded"): 2, ("undecodable", b"value"): 2}
+    assert target.rows("__ids").select("batch_id").distinct().count() <= 2, "the state stays small"
+    if kind == "iceberg":
+        check_that_changes_by_hand_are_named(target, read_topics(spark, [name], kafka.bootstrap_servers))
 
 
-def test_what_has_an_undecodable_id_is_set_aside_once_and_counted(
-    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def check_that_changes_by_hand_are_named(target: Lake, topics: DataFrame) -> None:
+    target.change(left_out=700, again=701, other=702)
+    with audit(target.rows()) as found, compare(topics, target.rows()) as compared:
+        for what, ranges in {"missing": [(700, 700)], "repeated": [(701, 702)], "conflicts": [(702, 702)]}.items():
+            named = getattr(found, what).where("epoch = 1").select("producer_id", "first", "last").collect()
+            assert [tuple(one) for one in named] == [(P, *one) for one in ranges], what
+        assert [tuple(one)[2:4] for one in compared.absent.collect()] == [(700, 700)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_drivers_that_add_a_batch_at_once_one_does_and_the_others_change_nothing(
+    kind: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    name, apart = topic(kafka, partitions=3), tmp_path / "apart"
-    admin.run(published(kafka, name, [(0, f"{P}/1/1"), (1, "nobody's"), (2, None), (0, f"{P}/1/1"), (1, f"{P}/1/x")]))
-    dying(monkeypatch, "table/batch_id=0")  # with the batch landed and the quarantine not yet
-    with pytest.raises(StreamingQueryException, match="DeathError"):
-        landing(spark, kafka, name, tmp_path, quarantine=str(apart))
-    monkeypatch.undo()
-    admin.run(published(kafka, name, [(0, f"{P}/1/2"), (2, f"{P}/3000000000/1"), (0, f"{P}/1/1")]))
-    told = landing(spark, kafka, name, tmp_path, quarantine=str(apart))
-    assert [(one.landed, one.without_id, one.undecodable) for one in told] == [(2, 1, 2), (1, 0, 1)]
-    assert landed_ids(tmp_path / "table") == Counter([f"{P}/1/1", f"{P}/1/2", None])
-    found = [
-        row["headers"][-1]["value"]
-        for batch_id in (0, 1)
-        for row in ds.dataset(apart / f"batch_id={batch_id}", format="parquet").to_table().to_pylist()
-    ]
-    assert sorted(found) == [b"abcdefghij234/1/x", b"abcdefghij234/3000000000/1", b"nobody's"]
+    target = lake(spark, kind, tmp_path)
+    rows = spark.range(0, 2000, 1, 2).selectExpr("id sequence", "'p' producer_id")
+    schema = rows.selectExpr("*", "0L batch_id").schema
+    store_for(spark, target.target, kind).claim(schema, "ours")
+    for batch_id in range(2):
+        both = threading.Barrier(3)
+
+        def add(batch_id: int = batch_id, both: threading.Barrier = both) -> None:
+            store = store_for(spark, target.target, kind)
+            both.wait()
+            store.append(rows, batch_id, "ours")
+
+        assert outcomes(add, 3).count("done") >= 1
+        store_for(spark, target.target, kind).append(rows, batch_id, "ours")  # who comes late
+    if kind == "iceberg":
+        expire_snapshots(spark, target.target)
+        store_for(spark, target.target, kind).append(rows, 0, "ours")
+    found = target.rows().groupBy("batch_id").count().orderBy("batch_id").collect()
+    assert [tuple(one) for one in found] == [(0, 2000), (1, 2000)]
+
+
+def expire_snapshots(spark: SparkSession, name: str) -> None:
+    """All but the last: then only rows tell which batches are there."""
+    java: Any = spark
+    table = java._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(java._jsparkSession, name)
+    table.expireSnapshots().expireOlderThan(int(time.time() * 1000) + 60_000).retainLast(1).commit()
+
+
+def outcomes(work: Callable[[], None], count: int) -> list[str]:
+    """What becomes of it in so many threads at once."""
+    found: list[str] = []
+
+    def one() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - whatever Java says
+            found.append(str(error))
+        else:
+            found.append("done")
+
+    threads = [threading.Thread(target=one) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
 
 
 async def published_in_transactions(cluster: Cluster, topic: str) -> None:
@@ -109,10 +177,14 @@ def test_a_checkpoint_is_refused_beside_another_target_another_state_or_other_to
             land(spark, topics, target, checkpoint, bootstrap_servers=kafka.bootstrap_servers, available_now=True)
 
     refused("landed with another checkpoint", [one], table, tmp_path / "new")
-    refused("belongs to another target", [one], str(tmp_path / "elsewhere"), checkpoint)
+    refused("the target of this checkpoint is gone, or is another one", [one], str(tmp_path / "elsewhere"), checkpoint)
     refused("holds batches that this checkpoint knows nothing of", [one], table, tmp_path / "backup")
     refused(re.escape(f"absent={[one]}"), [other], table, checkpoint)
     refused("something else is in the target", [one], str(tmp_path / "backup"), tmp_path / "new")
+    ids = tmp_path / "table__ids"
+    ids.rename(tmp_path / "lost")
+    refused("which ids were landed is not known any more", [one], table, checkpoint)
+    (tmp_path / "lost").rename(ids)
     left = files(tmp_path)
     assert {path: left[path] for path in before} == before
     # An added topic is landed from its first record.
@@ -121,26 +193,29 @@ def test_a_checkpoint_is_refused_beside_another_target_another_state_or_other_to
     assert landed_ids(tmp_path / "table") == Counter([f"{P}/1/1", f"{P}/1/2", f"{Q}/1/1"])
 
 
-def test_of_two_landings_with_one_checkpoint_the_second_is_refused_until_the_first_has_ended(
+def test_a_table_that_has_lost_a_column_is_refused_before_the_batch_and_nothing_is_changed(
     spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    name, rows = topic(kafka, partitions=3), shuffled(7)
-    admin.run(published(kafka, name, rows[:300]))
-    first = land(spark, [name], tmp_path / "table", tmp_path / "checkpoint", bootstrap_servers=kafka.bootstrap_servers)
-    with pytest.raises(ConfigError, match="another landing works with this checkpoint: wait until it has ended"):
-        landing(spark, kafka, name, tmp_path)
-    first.processAllAvailable()
-    first.stop()
-    admin.run(published(kafka, name, rows[200:]))
-    landing(spark, kafka, name, tmp_path)
-    strangers = Counter({None: sum(1 for _, identity in rows[200:300] if identity is None)})
-    assert landed_ids(tmp_path / "table") == once(rows) + strangers
+    name, target = topic(kafka, partitions=1), lake(spark, "iceberg", tmp_path)
+    admin.run(published(kafka, name, [(0, f"{P}/1/1")]))
+    landing(spark, kafka, name, tmp_path, target.target)
+    spark.sql(f"ALTER TABLE {target.target} DROP COLUMN value")
+    spark.sql(f"ALTER TABLE {target.target} ADD COLUMN comment string")  # of the user's own: none of ours
+    admin.run(published(kafka, name, [(0, f"{P}/1/2")]))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"lacks columns that are landed: add them again, .* absent=value$"):
+            landing(spark, kafka, name, tmp_path, target.target)
+    spark.sql(f"ALTER TABLE {target.target} ADD COLUMN value binary")
+    landing(spark, kafka, name, tmp_path, target.target)
+    assert target.ids() == Counter([f"{P}/1/1", f"{P}/1/2"])
 
 
 def test_what_cannot_be_is_said_before_anything_is_made(spark: SparkSession, tmp_path: Path) -> None:
     target = str(tmp_path / "table")
 
-    def refused(said: str, topics: Any = ("x",), target: str = target, checkpoint: str = target, **more: Any) -> None:
+    def refused(
+        said: str, topics: Any = ("x",), target: str = target, checkpoint: str = f"{target}.c", **more: Any
+    ) -> None:
         with pytest.raises(ConfigError, match=said):
             land(spark, topics, target, checkpoint, bootstrap_servers="x", **more)
 
@@ -148,33 +223,10 @@ def test_what_cannot_be_is_said_before_anything_is_made(spark: SparkSession, tmp
     refused("name the topics", topics="x")
     refused("name a checkpoint", checkpoint="/")
     refused("must be a path", target="")
-    refused("leave the topic out of topics", checkpoint=f"{target}.c", sink_manifests="x")
-    refused("checkpoint='s3a://bucket/c'", checkpoint="s3a://bucket/c")
+    refused("name a directory of its own for the checkpoint", checkpoint=f"{target}__ids")
+    refused("Hadoop knows no file system of this scheme", target="s3a://bucket/t")
+    away = "ftp://127.0.0.1/t"
+    refused("Parquet is landed on local disks and HDFS", target=away, format="parquet")
+    refused("name a table of Iceberg by its catalogue", format="iceberg")
+    refused("a format is one of iceberg, delta, parquet", format="orc")
     assert list(tmp_path.iterdir()) == []
-
-
-# -- records of sinks --------------------------------------------------------------------------------------------------
-
-
-def test_records_of_a_sink_wait_for_their_manifest_and_leftovers_never_come_whenever_the_driver_dies(
-    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink, table = Sink(kafka, topic), tmp_path / "table"
-    first, _leftover = sink.attempt(0, range(50)), sink.attempt(0, range(30))
-    admin.run(sink.publish_plainly(1000))
-    (plain,) = sink.land(spark, tmp_path)
-    assert (plain.landed, plain.held) == (1, 80), "what is no sink's does not wait"
-    sink.decide(first)
-    second = sink.attempt(1, range(50, 60)), sink.attempt(1, range(60, 70), task=1)
-    sink.attempt(0, range(10))  # an attempt that does not know that it has failed
-    dying(monkeypatch, "table/batch_id=1")
-    with pytest.raises(StreamingQueryException, match="DeathError"):
-        sink.land(spark, tmp_path)
-    monkeypatch.undo()
-    sink.decide(*second)
-    sink.decide(sink.attempt(1, range(50, 70)))  # a second manifest of a write counts for nothing
-    told = sink.land(spark, tmp_path)
-    assert sum(one.landed for one in told) == 70
-    assert {int(value): count for value, count in landed_values(table).items()} == dict.fromkeys([*range(70), 1000], 1)
-    with pytest.raises(ConfigError, match="name sink_manifests as before"):
-        landing(spark, kafka, sink.records, tmp_path)

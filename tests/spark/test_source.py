@@ -115,7 +115,7 @@ def test_damage_leaves_the_readable_rest_and_says_that_something_is_missing(tmp_
         ({"path": "{empty}/file"}, "the directory cannot be read"),
         ({}, "name one wal_dir"),
         ({"path": "{wal}", "dead": "maybe"}, "dead is true or false"),
-        ({"path": "{wal}", "ded": "true"}, "did you mean dead"),
+        ({"path": "{wal}", "ded": "true"}, "there is dead=true, and the path option=ded"),
     ],
 )
 def test_options_that_are_wrong_are_refused_with_the_remedy(options: dict[str, str], said: str, tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""Which ids were landed, as bitmaps in a table beside the data: ``<target>__ids``.
+
+Each batch adds the buckets that it touched, whole: 32,768 sequences of an epoch in 4 KiB, which compress well. Of each
+bucket the newest row counts. A batch asks what was there *before* it, so that it may be done again. Every
+`WHOLE_EACH`-th batch adds all buckets, and those before it are forgotten: the table stays as large as what it says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from aiorecover.spark.bitmaps import bit_of, bucket_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from aiorecover.spark.stores import Store
+
+__all__ = ["BUCKET", "WHOLE_EACH", "Seen"]
+
+BUCKET = ["producer_id", "epoch", "bucket"]
+WHOLE_EACH = 50
+
+SCHEMA = StructType(
+    [
+        StructField("producer_id", StringType()),
+        StructField("epoch", IntegerType()),
+        StructField("bucket", LongType()),
+        StructField("filled", LongType()),
+        StructField("bits", BinaryType()),
+        StructField("batch_id", LongType()),
+    ]
+)
+
+
+class Seen:
+    """The ids that were landed in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.name = store, store.name
+
+    def mark(self) -> str | None:
+        """Return which checkpoint they belong to; None: nothing is there."""
+        return self._store.mark()
+
+    def claim(self, mark: str) -> None:
+        """Make the table."""
+        self._store.claim(SCHEMA, mark)
+
+    def before(self, batch_id: int) -> DataFrame | None:
+        """Buckets as they were before a batch, with ``bits``; None: nothing was landed."""
+        if batch_id == 0:
+            return None
+        stored = self._store.read()
+        if "bits" not in stored.columns:  # no batch had an id
+            return None
+        stored = stored.where(F.col("batch_id").between(_last_whole(batch_id), batch_id - 1))
+        return stored.groupBy(*BUCKET).agg(F.max_by("bits", "batch_id").alias("bits"))
+
+    def add(self, landed: DataFrame, batch_id: int, mark: str) -> None:
+        """Add a batch's ids, as they stand in the table."""
+        ids = landed.where("sequence is not null").groupBy(
+            "producer_id", "epoch", bucket_of(F.col("sequence")).alias("bucket")
+        )
+        new = ids.agg(F.bitmap_construct_agg(bit_of(F.col("sequence"))).alias("bits"))
+        before = self.before(batch_id)
+        if before is not None:
+            if batch_id % WHOLE_EACH:
+                before = before.join(new.select(*BUCKET), BUCKET, "left_semi")
+            new = before.unionByName(new).groupBy(*BUCKET).agg(F.bitmap_or_agg("bits").alias("bits"))
+        rows = new.select(*BUCKET, F.bitmap_count("bits").alias("filled"), "bits")
+        self._store.append(rows.coalesce(1), batch_id, mark)
+        if batch_id % WHOLE_EACH == 1 and batch_id > 1:
+            self._store.forget(batch_id - 1)
+
+
+def _last_whole(batch_id: int) -> int:
+    """The last batch before this one that has added all buckets."""
+    return (batch_id - 1) // WHOLE_EACH * WHOLE_EACH

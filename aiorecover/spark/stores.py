@@ -1,0 +1,344 @@
+"""Where batches are put: tables of Iceberg and Delta, and directories of Parquet; each batch whole, and once.
+
+A store has the number of the batch in the column ``batch_id`` and says which checkpoint it belongs to. What is in it
+already is not added again, whoever died when:
+
+- Delta knows the last batch of a writer (``txnAppId``, ``txnVersion``), and refuses a second writer at the same time.
+- Iceberg's snapshots say which batch they added; where these have expired its rows say it. The batch is written as
+  ``overwrite(batch_id = n)`` with serializable isolation, so of two drivers one is refused.
+- A directory of Parquet gets a directory ``batch_id=<n>``, by one renaming, which local disks and HDFS do in one step.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from aiorecover.errors import ConfigError
+from aiorecover.spark.files import Files
+from aiorecover.spark.session import clear_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["FORMATS", "Store", "read_target", "store_for"]
+
+FORMATS = "iceberg", "delta", "parquet"
+
+_MARK = "aiorecover.checkpoint"
+_MARK_FILE = "_aiorecover.json"
+_ASIDE = "_batch-"  # what a batch's directory is called while it is written
+_OURS_ASIDE = (_ASIDE, _MARK_FILE)
+_SESSION_CATALOGUE = "spark_catalog"
+
+
+class Store:
+    """A table or a directory, which need not be there yet."""
+
+    format: str
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        self.name, self._spark = name, spark
+
+    def beside(self, suffix: str) -> Store:
+        """Return the store of the same format whose name ends with ``__<suffix>``."""
+        if "/" in self.name:
+            return type(self)(self._spark, f"{self.name.rstrip('/')}__{suffix}")
+        quoted = self.name.endswith("`")
+        return type(self)(self._spark, f"{self.name.rstrip('`')}__{suffix}{'`' if quoted else ''}")
+
+    def is_there(self) -> bool:
+        """Whether there is one, empty or not."""
+        raise NotImplementedError
+
+    def is_empty(self) -> bool:
+        """Whether nothing is in it, ours or of others; it is there."""
+        return self.read().isEmpty()
+
+    def mark(self) -> str | None:
+        """Which checkpoint it belongs to; None: to none yet."""
+        raise NotImplementedError
+
+    def claim(self, schema: StructType, mark: str) -> None:
+        """Make it, if it is not there, and make it belong to a checkpoint, unless it belongs to one."""
+        raise NotImplementedError
+
+    def check_columns(self, schema: StructType) -> None:
+        """Hold its columns against those that are landed.
+
+        Raises:
+            ConfigError: some are gone, or of another type.
+
+        """
+
+    def read(self) -> DataFrame:
+        """All rows."""
+        raise NotImplementedError
+
+    def batch(self, batch_id: int) -> DataFrame:
+        """The rows of one batch."""
+        return self.read().where(F.col("batch_id") == batch_id)
+
+    def before(self, batch_id: int) -> DataFrame:
+        """The rows of all batches before one."""
+        return self.read().where(F.col("batch_id") < batch_id)
+
+    def beyond(self, batch_id: int) -> int | None:
+        """The newest batch, where it is a later one than this."""
+        later = self.read().where(F.col("batch_id") > batch_id)
+        newest: int | None = later.agg(F.max("batch_id")).collect()[0][0]
+        return newest
+
+    def append(self, rows: DataFrame, batch_id: int, mark: str) -> None:
+        """Add a batch, unless it is there."""
+        raise NotImplementedError
+
+    def forget(self, before: int) -> None:
+        """Remove the batches before this one."""
+        raise NotImplementedError
+
+
+class _Table(Store):
+    """Whatever Spark knows by a name and with properties."""
+
+    @property
+    def _identifier(self) -> str:
+        """What SQL calls it."""
+        return self.name
+
+    def is_there(self) -> bool:
+        return bool(self._spark.catalog.tableExists(self.name))
+
+    def mark(self) -> str | None:
+        if not self.is_there():
+            return None
+        rows = self._spark.sql(f"SHOW TBLPROPERTIES {self._identifier}").collect()
+        return {row["key"]: row["value"] for row in rows}.get(_MARK)
+
+    def claim(self, schema: StructType, mark: str) -> None:
+        columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
+        properties = f"TBLPROPERTIES ('{_MARK}' = '{mark}')"
+        if not self.is_there():
+            self._spark.sql(
+                f"CREATE TABLE IF NOT EXISTS {self._identifier} ({columns}) USING {self.format} {properties}"
+            )
+        if self.mark() is None:
+            self._spark.sql(f"ALTER TABLE {self._identifier} SET {properties}")
+
+    def check_columns(self, schema: StructType) -> None:
+        there = {field.name: field.dataType.simpleString() for field in self.read().schema.fields}
+        wanted = {field.name: field.dataType.simpleString() for field in schema.fields}
+        remedy = f"or land with a new target and a new checkpoint table={self.name}"
+        if absent := [name for name in wanted if name not in there]:
+            raise ConfigError(
+                f"the table lacks columns that are landed: add them again, {remedy} absent={','.join(absent)}"
+            )
+        if changed := [f"{name}:{there[name]}" for name, kind in wanted.items() if there[name] != kind]:
+            raise ConfigError(
+                f"the table has columns that are landed with another type: change them back, {remedy} "
+                f"changed={','.join(changed)}"
+            )
+
+    def forget(self, before: int) -> None:
+        self._spark.sql(f"DELETE FROM {self._identifier} WHERE batch_id < {before}")  # noqa: S608 - a name and a number
+
+
+class Iceberg(_Table):
+    """A table of Iceberg."""
+
+    format = "iceberg"
+
+    def read(self) -> DataFrame:
+        """Return all rows."""
+        self._spark.catalog.refreshTable(self.name)  # Iceberg remembers tables for each session
+        return self._spark.table(self.name)
+
+    def append(self, rows: DataFrame, batch_id: int, mark: str) -> None:
+        """Add a batch as a snapshot that says so, unless one says so, or its rows are there."""
+        snapshot = self._newest_snapshot()
+        if self._holds(batch_id, mark):
+            return
+        writer = rows.withColumn("batch_id", F.lit(batch_id).cast("bigint")).writeTo(self.name)
+        told = {"aiorecover.batch": str(batch_id), _MARK: mark}
+        writer = writer.options(**{f"snapshot-property.{key}": value for key, value in told.items()})
+        if snapshot is not None:
+            writer = writer.option("validate-from-snapshot-id", snapshot)
+        writer.option("isolation-level", "serializable").overwrite(F.col("batch_id") == batch_id)
+
+    def _newest_snapshot(self) -> int | None:
+        self._spark.catalog.refreshTable(self.name)
+        newest = self._spark.table(f"{self.name}.refs").where("name = 'main'").select("snapshot_id").take(1)
+        return newest[0][0] if newest else None
+
+    def _holds(self, batch_id: int, mark: str) -> bool:
+        summary = F.col("summary")
+        ours = (summary["aiorecover.batch"] == str(batch_id)) & (summary[_MARK] == mark)
+        if not self._spark.table(f"{self.name}.snapshots").where(ours).isEmpty():
+            return True
+        return not self.batch(batch_id).isEmpty()
+
+
+class Delta(_Table):
+    """A table of Delta, by its name or its path."""
+
+    format = "delta"
+
+    @property
+    def _identifier(self) -> str:
+        return f"delta.`{self.name}`" if "/" in self.name else self.name
+
+    def is_there(self) -> bool:
+        """Return whether there is one, empty or not."""
+        if "/" not in self.name:
+            return super().is_there()
+        return Files(self._spark, self.name).exists(f"{self.name.rstrip('/')}/_delta_log")
+
+    def read(self) -> DataFrame:
+        """Return all rows."""
+        if "/" in self.name:
+            return self._spark.read.format("delta").load(self.name)
+        return self._spark.table(self.name)
+
+    def append(self, rows: DataFrame, batch_id: int, mark: str) -> None:
+        """Add a batch as the writer's next one, unless it was that, or an earlier one."""
+        writer = rows.withColumn("batch_id", F.lit(batch_id).cast("bigint")).write.format("delta").mode("append")
+        writer = writer.options(txnAppId=mark, txnVersion=batch_id)
+        if "/" in self.name:
+            writer.save(self.name)
+        else:
+            writer.saveAsTable(self.name)
+
+
+class Parquet(Store):
+    """A directory with a directory for each batch."""
+
+    format = "parquet"
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        super().__init__(spark, name.rstrip("/") or name)
+        self._files = Files(spark, name)
+        if not self._files.renames:
+            raise ConfigError(
+                f"Parquet is landed on local disks and HDFS, which rename in one step: on {self._files.scheme} land in "
+                f"a table of Delta (--format delta) or Iceberg (name a table of its catalogue) target={name}"
+            )
+
+    def is_there(self) -> bool:
+        """Return whether there is one, empty or not."""
+        return self._files.exists(self.name)
+
+    def is_empty(self) -> bool:
+        """Return whether nothing but ours is in it."""
+        return all(name.startswith(_OURS_ASIDE) for name in self._files.names(self.name))
+
+    def mark(self) -> str | None:
+        """Return which checkpoint it belongs to."""
+        told = self._files.read(f"{self.name}/{_MARK_FILE}")
+        return None if told is None else str(json.loads(told)[_MARK])
+
+    def claim(self, schema: StructType, mark: str) -> None:  # noqa: ARG002 - files bring their columns
+        """Make it, and make it belong to a checkpoint, unless it belongs to one."""
+        self._files.make_directory(self.name)
+        if self.mark() is None:
+            self._files.write_new(f"{self.name}/{_MARK_FILE}", json.dumps({_MARK: mark}).encode())
+        for name in self._files.names(self.name):
+            if name.startswith(_ASIDE):  # of a driver that died
+                self._files.delete(f"{self.name}/{name}")
+
+    def read(self) -> DataFrame:
+        """Return all rows."""
+        numbers = self._files.numbers(self.name, "batch_id=")
+        # Named one by one: else Spark guesses that the number is an int.
+        paths = [f"{self.name}/batch_id={number}" for number in numbers]
+        if not paths:
+            return self._spark.createDataFrame([], "producer_id string, epoch int, sequence bigint, batch_id bigint")
+        found = self._spark.read.option("basePath", self.name).parquet(*paths)
+        return found.withColumn("batch_id", F.col("batch_id").cast("bigint"))
+
+    def batch(self, batch_id: int) -> DataFrame:
+        """Return the rows of one batch."""
+        path = f"{self.name}/batch_id={batch_id}"
+        if not self._files.exists(path):
+            return self.read().limit(0)
+        return self._spark.read.parquet(path).withColumn("batch_id", F.lit(batch_id).cast("bigint"))
+
+    def beyond(self, batch_id: int) -> int | None:
+        """Return the newest batch, where it is a later one than this."""
+        newest = max(self._files.numbers(self.name, "batch_id="), default=-1)
+        return newest if newest > batch_id else None
+
+    def append(self, rows: DataFrame, batch_id: int, mark: str) -> None:  # noqa: ARG002 - the directory is the mark
+        """Add a batch as a directory, unless it is there."""
+        place = f"{self.name}/batch_id={batch_id}"
+        if self._files.exists(place):
+            return
+        aside = f"{self.name}/{_ASIDE}{batch_id}-{uuid.uuid4().hex}"
+        rows.write.parquet(aside)
+        self._files.move(aside, place)
+
+    def forget(self, before: int) -> None:
+        """Remove the batches before this one."""
+        for number in self._files.numbers(self.name, "batch_id="):
+            if number < before:
+                self._files.delete(f"{self.name}/batch_id={number}")
+
+
+_KINDS: dict[str, type[Store]] = {kind.format: kind for kind in (Iceberg, Delta, Parquet)}
+
+
+def store_for(spark: SparkSession, name: str, chosen: str | None = None) -> Store:
+    """Find what has this name, or is to be made: a path has a ``/`` in it.
+
+    ``chosen``: one of `FORMATS`; default, what is there. A new path is of Parquet; a new table of Iceberg, or of Delta
+    where Spark's own catalogue is Delta's.
+
+    Raises:
+        ConfigError: there is no such format, or it does not go with the name.
+
+    """
+    if chosen is not None and chosen not in FORMATS:
+        raise ConfigError(f"a format is one of {', '.join(FORMATS)}: format={chosen!r}")
+    if "/" in name:
+        if chosen == "iceberg":
+            raise ConfigError(f"name a table of Iceberg by its catalogue, as lake.db.orders: target={name}")
+        delta = Delta(spark, name)
+        return delta if chosen == "delta" or (chosen is None and delta.is_there()) else Parquet(spark, name)
+    if chosen == "parquet":
+        raise ConfigError(f"Parquet is landed in a directory: name one, with a / in it target={name}")
+    with clear_errors(target=name):
+        return _KINDS[chosen or _format_of(spark, name)](spark, name)
+
+
+def _format_of(spark: SparkSession, name: str) -> str:
+    if spark.catalog.tableExists(name):
+        rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").where(F.col("col_name") == "Provider").collect()
+        provider = str(rows[-1]["data_type"]).lower() if rows else ""
+        if provider not in ("iceberg", "delta"):
+            raise ConfigError(
+                f"records are landed in tables of Iceberg and Delta: name one, or one that is not there yet, or a "
+                f"directory, with a / in it table={name} {provider=}"
+            )
+        return provider
+    first = name.partition(".")[0].strip("`")
+    named = "." in name and spark.conf.get(f"spark.sql.catalog.{first}", None) is not None
+    catalogue = first if named else spark.catalog.currentCatalog()
+    is_delta = "delta" in (spark.conf.get(f"spark.sql.catalog.{catalogue}", None) or "").lower()
+    return "delta" if catalogue == _SESSION_CATALOGUE and is_delta else "iceberg"
+
+
+def read_target(spark: SparkSession, name: str) -> DataFrame:
+    """What stands there: Parquet files, a table of Delta by its path, or a table that Spark knows by this name.
+
+    Raises:
+        ConfigError: nothing is there, or it is none of these.
+
+    """
+    with clear_errors():
+        if "/" not in name:
+            return spark.table(name)
+        delta = Delta(spark, name)
+        return delta.read() if delta.is_there() else spark.read.parquet(name)
