@@ -15,6 +15,7 @@ from rich.console import Console
 from aiorecover.cli import audit as auditing
 from aiorecover.cli import audit_show
 from aiorecover.cli import demo as demo_command
+from aiorecover.cli.audit_said import is_whole
 from aiorecover.cli.broker_commands import add_to as add_broker_commands
 from aiorecover.cli.demo_view import View, show_verdict
 from aiorecover.cli.directory_commands import add_to as add_directory_commands
@@ -182,25 +183,24 @@ def audit(
     needs mending, or Spark failed (or the page of --html was not written, behind the result). 130 or 143: stopped, by
     Ctrl-C or SIGTERM.
     """
+    options = auditing.Options(
+        engine=engine,
+        bootstrap_servers=bootstrap_servers,
+        topics=topic or [],
+        table=table,
+        last=last or [],
+        manifests=manifests,
+        from_first=from_first,
+        order=not no_order,
+        limit=limit,
+        html=html,
+        master=master,
+        settings=conf or [],
+        verbose=verbose,
+        kafka_options=kafka_option or [],
+    )
     try:
-        found = auditing.run(
-            auditing.Options(
-                engine=engine,
-                bootstrap_servers=bootstrap_servers,
-                topics=topic or [],
-                table=table,
-                last=last or [],
-                manifests=manifests,
-                from_first=from_first,
-                order=not no_order,
-                limit=limit,
-                html=html,
-                master=master,
-                settings=conf or [],
-                verbose=verbose,
-                kafka_options=kafka_option or [],
-            )
-        )
+        found = auditing.run(options)
     except (ConfigError, ModuleNotFoundError) as error:
         _refuse_unless_known(error)
     except EndedError as ended:
@@ -213,10 +213,10 @@ def audit(
         audit_show.show(Console(highlight=False), found)
     if html is not None:
         try:
-            auditing.draw(html, found)
+            auditing.draw(html, options, found)
         except ConfigError as error:
             _refuse_unless_known(error)
-    raise typer.Exit(_FAILED if auditing.lacks(found) else 0)
+    raise typer.Exit(0 if is_whole(found) else _FAILED)
 
 
 @app.command()

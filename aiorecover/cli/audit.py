@@ -5,13 +5,14 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import uvloop
 from rich.console import Console
 
 from aiorecover.audit import local
-from aiorecover.cli.audit_page import lost, page
 from aiorecover.cli.audit_show import count_of
 from aiorecover.cli.pairs import pairs
 from aiorecover.errors import ConfigError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.status import Status
 
-__all__ = ["ENGINES", "Options", "draw", "lacks", "run"]
+__all__ = ["ENGINES", "Options", "draw", "run"]
 
 ENGINES = "local", "spark"
 
@@ -53,6 +54,19 @@ class Options:
         """What only Spark can do, or takes, of what is asked."""
         asked = {"--table": self.table, "--master": self.master}
         return [name for name, value in (asked | {"--conf": self.settings}).items() if value]
+
+    def shown(self) -> dict[str, str]:
+        """What was asked, for people, and that it is now; no option of Kafka's, which may be a password."""
+        asked = {
+            "topics": ", ".join(self.topics),
+            "table": self.table,
+            "Kafka": self.bootstrap_servers,
+            "manifests": self.manifests,
+            "last ids": ", ".join(self.last),
+            "options": ", ".join(filter(None, ["--from-first" * self.from_first, "--no-order" * (not self.order)])),
+            "made": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC by aiorecover {version('aiorecover')}",
+        }
+        return {name: value for name, value in asked.items() if value}
 
 
 def run(options: Options) -> dict[str, Any]:
@@ -119,15 +133,17 @@ def _tell(status: Status, count: int) -> None:
     status.update(f"{count:,} records read")
 
 
-def draw(html: pathlib.Path, found: dict[str, Any]) -> None:
+def draw(html: pathlib.Path, options: Options, found: dict[str, Any]) -> None:
     """Write the page. It comes last: what was found is told by then, whatever becomes of the page.
 
     Raises:
         ConfigError: it cannot be written.
 
     """
+    from aiorecover.cli.audit_page import page  # noqa: PLC0415 - only a page needs Jinja2
+
     try:
-        html.write_text(page(found), encoding="utf-8")
+        html.write_text(page(found, options.shown()), encoding="utf-8")
     except OSError as error:
         raise _unwritten(html, error) from None
 
@@ -167,20 +183,6 @@ def _cut(found: dict[str, Any]) -> Iterator[str]:
 
 def _told(ranges: list[dict[str, Any]]) -> int:
     return sum(map(count_of, ranges))
-
-
-def lacks(found: dict[str, Any]) -> bool:
-    """Whether anything is lost, as far as is told, or else missing; or not in the table; or in conflict.
-
-    What an open transaction holds up is neither.
-    """
-    totals = found["totals"]
-    absent = found["compared"]["totals"]["absent"] if "compared" in found else 0
-    if "manifests" in found:
-        wrong = lost(found["manifests"]["totals"])
-    else:
-        wrong = totals["missing"] - totals["behind_open_transaction"]
-    return bool(wrong or absent or totals["conflicts"])
 
 
 def _known_last(ids: Sequence[str]) -> dict[tuple[str, int], int]:

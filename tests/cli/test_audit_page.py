@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from aiorecover.cli.audit_page import page
+from aiorecover.cli import audit_page
 
 START_S = 1_700_000_000
 Moments = list[tuple[int | None, int, int]]
@@ -35,6 +35,10 @@ def found(moments: Moments, **more: Any) -> dict[str, Any]:
         },
         **more,
     }
+
+
+def page(found: dict[str, Any]) -> str:
+    return audit_page.page(found, {"topics": "<orders>, payments", "made": "2026-11-26 05:00:07 UTC"})
 
 
 def read(text: str) -> ET.Element:
@@ -88,6 +92,7 @@ def test_nothing_is_loaded_and_names_are_text() -> None:
     text = page(found([(0, 5, 0)], compared={"totals": compared, "absent": [absent]}))
     assert re.search(r"https?:|src=|href=|@import|url\(|<script|<link", text) is None
     root = read(text)
+    assert [one.text for one in root.iter("dd")] == ["<orders>, payments", "2026-11-26 05:00:07 UTC"]
     cells = [cell.text for cell in root.iter("td")]
     assert "<b>&" in cells
     assert "1,999" in cells
