@@ -9,6 +9,7 @@
 - `land`: topics into a table of Iceberg or Delta, or into Parquet files, each record once
   (:mod:`aiorecover.spark.landing`); `RecordsGoneError` where it sees at its start that Kafka has not got any more what
   was to be landed next.
+- `with_record_ids`: ids for rows that Spark's own Kafka sink publishes; `last_ids`: how many an audit is to find.
 - `read_topics`: all that stands in some topics now, as `audit` wants it.
 
 Needs ``pip install 'aiorecover[spark]'`` and Java 17 or newer; to read Kafka, Spark's connector too, of exactly
@@ -24,6 +25,7 @@ from aiorecover.spark.comparing import Comparison, compare
 from aiorecover.spark.gone import RecordsGoneError
 from aiorecover.spark.landing import Landed, land
 from aiorecover.spark.manifests import Manifests, judge, read_manifests
+from aiorecover.spark.numbering import last_ids, with_record_ids
 from aiorecover.spark.over_time import Timeline, timeline
 from aiorecover.spark.record_id import parse_record_id
 from aiorecover.spark.topics import read_topics
@@ -39,8 +41,10 @@ __all__ = [
     "compare",
     "judge",
     "land",
+    "last_ids",
     "parse_record_id",
     "read_manifests",
     "read_topics",
     "timeline",
+    "with_record_ids",
 ]
