@@ -1,4 +1,4 @@
-"""The audit of topics in this process; its answer is the one that Spark gives (:mod:`aiorecover.cli.audit_spark`)."""
+"""The audit of topics in this process; its answer is the one that Spark gives."""
 
 import heapq
 from bisect import bisect_left, bisect_right

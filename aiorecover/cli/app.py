@@ -12,12 +12,12 @@ import typer
 import uvloop
 from rich.console import Console
 
-from aiorecover.cli import audit as auditing
-from aiorecover.cli import audit_show
-from aiorecover.cli import demo as demo_command
-from aiorecover.cli.audit_said import is_whole
+from aiorecover.cli.auditing import command as auditing
+from aiorecover.cli.auditing import show as audit_show
+from aiorecover.cli.auditing.said import is_whole
 from aiorecover.cli.broker_commands import add_to as add_broker_commands
-from aiorecover.cli.demo_view import View, show_verdict
+from aiorecover.cli.demo import command as demo_command
+from aiorecover.cli.demo.view import View, show_verdict
 from aiorecover.cli.directory_commands import add_to as add_directory_commands
 from aiorecover.cli.endings import EndedError
 from aiorecover.cli.letter_commands import app as letters

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from aiorecover.cli import audit_page
+from aiorecover.cli.auditing import page as audit_page
 
 START_S = 1_700_000_000
 Moments = list[tuple[int | None, int, int]]

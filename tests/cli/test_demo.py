@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from aiorecover.cli import demo as demo_command
 from aiorecover.cli.app import app
-from aiorecover.cli.demo_verdict import Ordinal, Seen, Verdict, judge, read_back
-from aiorecover.cli.demo_view import View, show_verdict
+from aiorecover.cli.demo import command as demo_command
+from aiorecover.cli.demo.verdict import Ordinal, Seen, Verdict, judge, read_back
+from aiorecover.cli.demo.view import View, show_verdict
 from aiorecover.testing.mock_cluster_process import child_environment
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from aiorecover.cli.demo import Outcome
+    from aiorecover.cli.demo.command import Outcome
 
 __all__ = ["View", "show_verdict"]
 

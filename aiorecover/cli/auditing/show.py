@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from aiorecover.cli.audit_said import (
+from aiorecover.cli.auditing.said import (
     WRONG,
     conflicts,
     fewer_without_id,

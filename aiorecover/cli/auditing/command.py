@@ -13,7 +13,7 @@ import uvloop
 from rich.console import Console
 
 from aiorecover.audit import local
-from aiorecover.cli.audit_show import count_of
+from aiorecover.cli.auditing.show import count_of
 from aiorecover.cli.pairs import pairs
 from aiorecover.errors import ConfigError
 from aiorecover.record_id import parse_record_id
@@ -87,7 +87,7 @@ def run(options: Options) -> dict[str, Any]:
         _check_page(options.html)
     engine = options.engine or ("spark" if options.for_spark else "local")
     if engine == "spark":
-        from aiorecover.cli.audit_spark import run_spark  # noqa: PLC0415 - pyspark is optional, and slow to import
+        from aiorecover.cli.auditing.by_spark import run_spark  # noqa: PLC0415 - pyspark is optional, and slow to import
 
         found = run_spark(options, known_last)
     else:
@@ -140,7 +140,7 @@ def draw(html: pathlib.Path, options: Options, found: dict[str, Any]) -> None:
         ConfigError: it cannot be written.
 
     """
-    from aiorecover.cli.audit_page import page  # noqa: PLC0415 - only a page needs Jinja2
+    from aiorecover.cli.auditing.page import page  # noqa: PLC0415 - only a page needs Jinja2
 
     try:
         html.write_text(page(found, options.shown()), encoding="utf-8")

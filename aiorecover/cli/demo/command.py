@@ -2,7 +2,7 @@
 
 Three processes. This one directs, and remembers what was accepted: each record id that the publishing process
 reports over a pipe after ``publish`` returned. The broker is the mock cluster in a process of its own, or a
-Kafka that the user names, which is not ours to switch off. The publishing process (``demo_child``) is the one
+Kafka that the user names, which is not ours to switch off. The publishing process (``child``) is the one
 that is killed. With ``--exactly-once`` it publishes in transactions and is killed again and again, and only what is
 committed is read back.
 """
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from aiorecover.cli.demo_child import Task
-from aiorecover.cli.demo_publisher import DemoError, Publisher, Stage, log_tail
-from aiorecover.cli.demo_verdict import Verdict, judge, present_ends, read_back
+from aiorecover.cli.demo.child import Task
+from aiorecover.cli.demo.publisher import DemoError, Publisher, Stage, log_tail
+from aiorecover.cli.demo.verdict import Verdict, judge, present_ends, read_back
 from aiorecover.config import Config
 from aiorecover.errors import ConfigError, EncodeError
 from aiorecover.serialization import check_topic
@@ -36,7 +36,7 @@ from aiorecover.testing.mock_cluster_process import MockClusterProcess
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aiorecover.cli.demo_view import View
+    from aiorecover.cli.demo.view import View
 
 __all__ = ["DemoError", "Options", "Outcome", "UsageError", "run"]
 

@@ -1,6 +1,6 @@
 """The publishing process of the demonstration, the one that is killed.
 
-``python -m aiorecover.cli.demo_child`` with its task as JSON as the only argument. It publishes, goes on delivering,
+``python -m aiorecover.cli.demo.child`` with its task as JSON as the only argument. It publishes, goes on delivering,
 and ends once its stdin does. It writes a line for each thing that happens to its stdout, at once and unbuffered, so
 that everything written before a SIGKILL is in the pipe:
 

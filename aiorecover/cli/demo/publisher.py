@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from aiorecover.cli.demo_child import Task
-from aiorecover.cli.demo_verdict import Ordinal
+from aiorecover.cli.demo.child import Task
+from aiorecover.cli.demo.verdict import Ordinal
 from aiorecover.testing.mock_cluster_process import child_environment
 
 if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable
 
-    from aiorecover.cli.demo_view import View
+    from aiorecover.cli.demo.view import View
 
 __all__ = ["DemoError", "Publisher", "Stage", "log_tail"]
 
@@ -65,7 +65,7 @@ class Publisher:
         stage.task.parent_pid = os.getpid()
         with stage.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "aiorecover.cli.demo_child", msgspec.json.encode(stage.task).decode()),
+                *(sys.executable, "-m", "aiorecover.cli.demo.child", msgspec.json.encode(stage.task).decode()),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

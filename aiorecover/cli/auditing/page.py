@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from aiorecover.cli.audit_said import (
+from aiorecover.cli.auditing.said import (
     conflicts,
     fewer_without_id,
     held_up,
@@ -33,12 +33,12 @@ _REPEATED = [*_RANGE, "repeated"]
 
 def page(found: dict[str, Any], asked: Mapping[str, str]) -> str:
     """The page's HTML; ``found`` is what the audit says as JSON, with its ``timeline``; ``asked``: of what, and how."""
-    loader = jinja2.PackageLoader("aiorecover", "cli")
+    loader = jinja2.PackageLoader("aiorecover.cli", "auditing")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"words": _words, "cell": _cell, "time": time_of}
     totals = found["totals"]
     said = [without_id(totals), conflicts(totals), *held_up(totals), *not_known(totals)]
-    return environment.get_template("audit.html.j2").render(
+    return environment.get_template("page.html.j2").render(
         asked=asked,
         whole=is_whole(found),
         totals=totals,

@@ -1,0 +1,1 @@
+"""``aiorecover audit``: what is asked, who answers, and how it is shown."""

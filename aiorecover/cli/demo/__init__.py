@@ -1,0 +1,1 @@
+"""``aiorecover demo``: records survive a dead broker and ``kill -9``."""
