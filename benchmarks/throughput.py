@@ -8,6 +8,7 @@ survive the publisher's death.
 import gc
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -102,28 +103,27 @@ async def aiorecover(
 ) -> dict[str, Any]:
     options |= {"linger_ms": LINGER_MS, "max_batch_size": BATCH_BYTES}
     async with load.producer(wal_dir, bootstrap_servers, **options) as producer:
-        await load.publish_all(producer, topic, WARM_UP, keys)
-        await producer.flush()
-        gc.collect()
-        with stopwatch() as watch:
-            began = time.perf_counter()
-            await load.publish_all(producer, topic, records, keys)
-            accepted = time.perf_counter() - began
-            await producer.flush()
-        return _figures(records, accepted, watch)
+        return await _timed(producer, partial(load.publish_all, of=keys), topic, records)
 
 
 async def aiokafka(bootstrap_servers: str, topic: str, records: int, wal_dir: str) -> dict[str, Any]:  # noqa: ARG001
     async with aiokafka_producer(bootstrap_servers) as producer:
-        await send_all(producer, topic, WARM_UP)
+        return await _timed(producer, send_all, topic, records)
+
+
+async def _timed(
+    producer: Any, publish_all: Callable[..., Awaitable[None]], topic: str, records: int
+) -> dict[str, Any]:
+    """Publish some records that do not count, then ``records`` until the last acknowledgement."""
+    await publish_all(producer, topic, WARM_UP)
+    await producer.flush()
+    gc.collect()
+    with stopwatch() as watch:
+        began = time.perf_counter()
+        await publish_all(producer, topic, records)
+        accepted = time.perf_counter() - began
         await producer.flush()
-        gc.collect()
-        with stopwatch() as watch:
-            began = time.perf_counter()
-            await send_all(producer, topic, records)
-            accepted = time.perf_counter() - began
-            await producer.flush()
-        return _figures(records, accepted, watch)
+    return _figures(records, accepted, watch)
 
 
 def aiokafka_producer(bootstrap_servers: str) -> AIOKafkaProducer:
@@ -164,15 +164,7 @@ def confluent(
 
 async def confluent_aio(bootstrap_servers: str, topic: str, records: int, wal_dir: str) -> dict[str, Any]:  # noqa: ARG001
     async with AIOProducer(confluent_options(bootstrap_servers)) as producer:
-        await produce_all_aio(producer, topic, WARM_UP)
-        await producer.flush()
-        gc.collect()
-        with stopwatch() as watch:
-            began = time.perf_counter()
-            await produce_all_aio(producer, topic, records)
-            accepted = time.perf_counter() - began
-            await producer.flush()
-        return _figures(records, accepted, watch)
+        return await _timed(producer, produce_all_aio, topic, records)
 
 
 async def produce_all_aio(producer: AIOProducer, topic: str, count: int) -> None:

@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import pathlib
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 import uvloop
@@ -19,9 +19,8 @@ from aiorecover.cli.broker_commands import add_to as add_broker_commands
 from aiorecover.cli.demo import command as demo_command
 from aiorecover.cli.demo.view import View, show_verdict
 from aiorecover.cli.directory_commands import add_to as add_directory_commands
-from aiorecover.cli.endings import EndedError
+from aiorecover.cli.endings import FAILED, INTERRUPTED, USAGE, spark_ends
 from aiorecover.cli.letter_commands import app as letters
-from aiorecover.errors import ConfigError
 from aiorecover.ring.writer import LANGUAGE
 
 __all__ = ["app"]
@@ -35,10 +34,6 @@ app = typer.Typer(
 add_directory_commands(app)
 add_broker_commands(app)
 app.add_typer(letters, name="dead-letters")
-
-_USAGE = 2
-_FAILED = 1
-_INTERRUPTED = 130
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
@@ -102,17 +97,17 @@ def demo(
         outcome = uvloop.run(demo_command.run(options, View(console)))
     except demo_command.UsageError as error:
         sys.stderr.write(f"{error}\n")
-        raise typer.Exit(_USAGE) from None
+        raise typer.Exit(USAGE) from None
     except demo_command.DemoError as error:
         sys.stderr.write(f"{error}\n")
-        raise typer.Exit(_FAILED) from None
+        raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     if json_output:
         sys.stdout.write(json.dumps(outcome.as_json()) + "\n")
     else:
         show_verdict(console, outcome)
-    raise typer.Exit(0 if outcome.verdict.good else _FAILED)
+    raise typer.Exit(0 if outcome.verdict.good else FAILED)
 
 
 @app.command()
@@ -199,24 +194,16 @@ def audit(
         verbose=verbose,
         kafka_options=kafka_option or [],
     )
-    try:
+    with spark_ends():
         found = auditing.run(options)
-    except (ConfigError, ModuleNotFoundError) as error:
-        _refuse_unless_known(error)
-    except EndedError as ended:
-        _end(ended)
-    except KeyboardInterrupt:  # before there was anything to stop
-        raise typer.Exit(_INTERRUPTED) from None
     if json_output:
         sys.stdout.write(json.dumps(found) + "\n")
     else:
         audit_show.show(Console(highlight=False), found)
     if html is not None:
-        try:
+        with spark_ends():
             auditing.draw(html, options, found)
-        except ConfigError as error:
-            _refuse_unless_known(error)
-    raise typer.Exit(0 if is_whole(found) else _FAILED)
+    raise typer.Exit(0 if is_whole(found) else FAILED)
 
 
 @app.command()
@@ -266,7 +253,7 @@ def land(
     3: what was to be landed next is not in Kafka any more, or a topic was deleted and made anew. 4: all is landed, and
     there were conflicts. 130 or 143: stopped, by Ctrl-C or SIGTERM; the next start goes on.
     """
-    try:
+    with spark_ends():
         from aiorecover.cli import land as landing  # noqa: PLC0415 - pyspark is optional, and slow to import
 
         status = landing.run(
@@ -287,23 +274,4 @@ def land(
             ),
             Console(highlight=False),
         )
-    except (ConfigError, ModuleNotFoundError) as error:
-        _refuse_unless_known(error)
-    except EndedError as ended:
-        _end(ended)
-    except KeyboardInterrupt:  # before there was anything to stop
-        raise typer.Exit(_INTERRUPTED) from None
     raise typer.Exit(status)
-
-
-def _refuse_unless_known(error: ConfigError | ModuleNotFoundError) -> NoReturn:
-    """End with one sentence; a module that is missing for another reason than the extra is a fault of ours."""
-    if isinstance(error, ModuleNotFoundError) and error.name != "pyspark":
-        raise error
-    sys.stderr.write(f"{error}\n")
-    raise typer.Exit(_USAGE) from None
-
-
-def _end(ended: EndedError) -> NoReturn:
-    sys.stderr.write(f"{ended}\n")
-    raise typer.Exit(ended.status) from None

@@ -14,7 +14,7 @@ from aiorecover.errors import ConfigError, RecoverError, WalFormatError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FAILED", "INTERRUPTED", "USAGE", "EndedError", "StoppedError", "one_line"]
+__all__ = ["FAILED", "INTERRUPTED", "USAGE", "EndedError", "StoppedError", "one_line", "spark_ends"]
 
 FAILED = 1
 USAGE = 2
@@ -53,4 +53,21 @@ def one_line() -> Iterator[None]:
         sys.stderr.write(f"{error}\n")
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def spark_ends() -> Iterator[None]:
+    """Likewise, where Spark may answer; a module other than pyspark that is missing is a fault of ours."""
+    try:
+        yield
+    except (ConfigError, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name != "pyspark":
+            raise
+        sys.stderr.write(f"{error}\n")
+        raise typer.Exit(USAGE) from None
+    except EndedError as ended:
+        sys.stderr.write(f"{ended}\n")
+        raise typer.Exit(ended.status) from None
+    except KeyboardInterrupt:  # before there was anything to stop
         raise typer.Exit(INTERRUPTED) from None
