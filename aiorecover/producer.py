@@ -110,7 +110,8 @@ class RecoverableProducer:
         self._line = asyncio.Lock()  # callers that wait for room, first come, first served
         self._in_line = 0
         self._turn_ends = 0  # the next publish looks closer once the clock is past this
-        self._turn_first = 0  # the sequence of the first record after the last turn
+        self._turned = True  # the loop has had a turn since it was last looked at,
+        self._turn_first = 0  # when the next record had this sequence
         self._thread = 0  # the loop's; another one would tear a batch
         self._sources: dict[TopicPartition, int] | None = None
         self.producer_id = ""
@@ -161,7 +162,6 @@ class RecoverableProducer:
         runtime.start()
         self._life = "running"
         self._writer = runtime.writer
-        self._turn_first = self._writer.next_sequence()
         plain = self._plain_values, self._plain_keys
         self._accept = accepting(self._writer, self._wire_value, self._store, self._fits, *plain, TURN_CALLS)
         log.info("started path=%s producer_id=%s epoch=%d", runtime.directory.path, self.producer_id, self.epoch)
@@ -242,8 +242,9 @@ class RecoverableProducer:
         """Accept one record: when this returns, it is in the ring and survives the death of the process.
 
         Does not wait, except for ``fsync="always"``, for space with ``on_full="wait"``, and for the turn that it gives
-        to the loop every 256 calls or 1 ms, before it stores: cancelled there, nothing is accepted (cancelled while
-        ``fsync="always"`` waits for the disk, the record is stored and will be delivered).
+        to a loop that has had none for 256 calls or 1 ms (at most twice that), before it stores: cancelled there,
+        nothing is accepted (cancelled while ``fsync="always"`` waits for the disk, the record is stored and will be
+        delivered).
 
         Args:
             topic: Kafka's topic.
@@ -438,13 +439,19 @@ class RecoverableProducer:
         return data
 
     async def _give_turn(self, now: int) -> None:
-        """Let the rest of the loop run where callers have had it long enough, and look at the state."""
-        if self._turn_ends == 0 or now > self._turn_ends:
-            self._look(now)
-            first, self._turn_first = self._turn_first, self._writer.next_sequence()
-            if self._turn_first > first:  # one that publishes now and then need not
-                await asyncio.sleep(0)
-                self._look(time.time_ns())
+        """Look at the state, and let the rest of the loop run where it has not since the last look."""
+        counted, sequence = self._turn_ends == 0, self._writer.next_sequence()
+        self._look(now)
+        if not self._turned:
+            if counted and sequence - self._turn_first < TURN_CALLS:
+                return
+            await asyncio.sleep(0)
+            self._look(time.time_ns())
+        self._turned, self._turn_first = False, sequence
+        self._loop.call_soon(self._note_turn)
+
+    def _note_turn(self) -> None:
+        self._turned = True
 
     def _look(self, now: int) -> None:
         runtime = self._get_runtime()
