@@ -4,13 +4,11 @@
    is left to the Python code: `find`, `set_time` without a batch, `make_room` and `add_note` of a Cursor,
    `encode_headers`, `id_prefix`, and `moved` for what is damaged. `Acceptor` is the same for the producer's `_store`.
 
-   State stays where it is. The attributes of a Cursor are Python objects in its slots, and are read and replaced there
-   at the offsets that the descriptors of the slots name: a cursor of the Python writer and of this one are the same.
-   The memory of a mapping is asked for with each record and let go after it: closing a mapping needs to know nothing of
+   `Tail` is what a Cursor derives from: the numbers that each record reads and moves lie side by side there, and Python
+   sees them as attributes. The memory of a mapping is asked for with each record and let go after it: closing a mapping needs to know nothing of
    this file, and a mapping that is closed is a ValueError before anything is stored.
 
-   All that can fail comes before the first byte is stored: the new numbers of the cursor are made ahead. Only making
-   the receipt comes after it, as in Python. */
+   All that can fail comes before the first byte is stored. Only making the receipt comes after it, as in Python. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -36,26 +34,12 @@
 
 /* -- what the Python code has ------------------------------------------------------------------------------------- */
 
-static PyTypeObject *cursor_type;
 static PyObject *encode_headers, *id_prefix, *moved;
 static Py_ssize_t trailer_size;  /* bytes of a note beside its payload */
 
-enum { SET_TIME, MAKE_ROOM, ADD_NOTE, BASE, LATEST, NAMES };
-static const char *const name_texts[NAMES] = {"set_time", "make_room", "add_note", "base", "latest"};
+enum { SET_TIME, MAKE_ROOM, ADD_NOTE, NAMES };
+static const char *const name_texts[NAMES] = {"set_time", "make_room", "add_note"};
 static PyObject *names[NAMES];
-
-enum { BATCH, BIAS, COMMIT, DATA, INDEX, LIMIT, POSITION, PREFIX, STAMP, WORDS, SLOTS };
-static const char *const slot_names[SLOTS] = {
-    "batch", "bias", "commit", "data", "index", "limit", "position", "prefix", "stamp", "words"};
-static Py_ssize_t slot_offsets[SLOTS];
-
-#define SLOT(cursor, slot) (*(PyObject **)((char *)(cursor) + slot_offsets[slot]))
-
-/* The number in a slot; -1 with an error where it is none. No number here is negative. */
-static inline Py_ssize_t number_in(PyObject *cursor, int slot)
-{
-    return PyLong_AsSsize_t(SLOT(cursor, slot));
-}
 
 static int check_type(PyObject *object, PyTypeObject *type, const char *what)
 {
@@ -78,6 +62,95 @@ static int drop(PyObject *made)
     Py_XDECREF(made);
     return made == NULL ? -1 : 0;
 }
+
+/* -- the tail of a lane, as in ring/tail.py ------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *words, *batch;              /* the mapping's memory; the open batch */
+    Py_ssize_t position, limit, commit, bias, index;
+    long long stamp, base, latest;        /* ms: of the record before, the batch's base, the greatest of its records */
+    unsigned char prefix[1 + VARINT_MOST];  /* what a record of the time `stamp` begins with */
+    unsigned char prefix_size;
+    PyObject *data;                       /* the mapping, for Python */
+} Tail;
+
+static PyTypeObject tail_type;
+
+static PyObject *tail_get_prefix(Tail *self, void *Py_UNUSED(closure))
+{
+    return PyBytes_FromStringAndSize((char *)self->prefix, self->prefix_size);
+}
+
+static int tail_set_prefix(Tail *self, PyObject *prefix, void *Py_UNUSED(closure))
+{
+    if (check_type(prefix, &PyBytes_Type, "prefix") < 0) return -1;
+    Py_ssize_t size = PyBytes_GET_SIZE(prefix);
+    if (size > (Py_ssize_t)sizeof self->prefix) {
+        PyErr_Format(PyExc_ValueError, "prefix is too long bytes=%zd", size);
+        return -1;
+    }
+    memcpy(self->prefix, PyBytes_AS_STRING(prefix), (size_t)size);
+    self->prefix_size = (unsigned char)size;
+    return 0;
+}
+
+static int tail_traverse(Tail *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->words);
+    Py_VISIT(self->batch);
+    Py_VISIT(self->data);
+    return 0;
+}
+
+static int tail_clear(Tail *self)
+{
+    Py_CLEAR(self->words);
+    Py_CLEAR(self->batch);
+    Py_CLEAR(self->data);
+    return 0;
+}
+
+static void tail_dealloc(Tail *self)
+{
+    PyObject_GC_UnTrack(self);
+    tail_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef tail_members[] = {
+    {"words", T_OBJECT_EX, offsetof(Tail, words), 0, NULL},
+    {"batch", T_OBJECT_EX, offsetof(Tail, batch), 0, NULL},
+    {"data", T_OBJECT_EX, offsetof(Tail, data), 0, NULL},
+    {"position", T_PYSSIZET, offsetof(Tail, position), 0, NULL},
+    {"limit", T_PYSSIZET, offsetof(Tail, limit), 0, NULL},
+    {"commit", T_PYSSIZET, offsetof(Tail, commit), 0, NULL},
+    {"bias", T_PYSSIZET, offsetof(Tail, bias), 0, NULL},
+    {"index", T_PYSSIZET, offsetof(Tail, index), 0, NULL},
+    {"stamp", T_LONGLONG, offsetof(Tail, stamp), 0, NULL},
+    {"base", T_LONGLONG, offsetof(Tail, base), 0, NULL},
+    {"latest", T_LONGLONG, offsetof(Tail, latest), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef tail_properties[] = {
+    {"prefix", (getter)tail_get_prefix, (setter)tail_set_prefix, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject tail_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "aiorecover._speedups.Tail",
+    .tp_doc = PyDoc_STR("Where the next record of a lane goes: the twin of aiorecover.ring.tail.Tail."),
+    .tp_basicsize = sizeof(Tail),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
+    .tp_new = PyType_GenericNew,
+    .tp_traverse = (traverseproc)tail_traverse,
+    .tp_clear = (inquiry)tail_clear,
+    .tp_dealloc = (destructor)tail_dealloc,
+    .tp_members = tail_members,
+    .tp_getset = tail_properties,
+};
 
 /* -- a record: pieces that are copied one after the other --------------------------------------------------------- */
 
@@ -140,14 +213,15 @@ static void copy(const Record *record, char *to)
 /* -- the store ---------------------------------------------------------------------------------------------------- */
 
 /* Store into what is no memory, a disk of the tests that takes down every store: by items, as Python does. */
-static int store_by_items(PyObject *cursor, const Record *record, Py_ssize_t start, Py_ssize_t commit, Py_ssize_t word)
+static int store_by_items(Tail *tail, const Record *record, Py_ssize_t word)
 {
     int result = -1;
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, record->size), *number = PyLong_FromSsize_t(word);
-    if (bytes != NULL && number != NULL) {
+    if (tail->data == NULL || tail->words == NULL) PyErr_SetString(PyExc_AttributeError, "the cursor has no mapping");
+    else if (bytes != NULL && number != NULL) {
         copy(record, PyBytes_AS_STRING(bytes));
-        result = PySequence_SetSlice(SLOT(cursor, DATA), start, start + record->size, bytes);
-        if (result == 0) result = PySequence_SetItem(SLOT(cursor, WORDS), commit, number);
+        result = PySequence_SetSlice(tail->data, tail->position, tail->position + record->size, bytes);
+        if (result == 0) result = PySequence_SetItem(tail->words, tail->commit, number);
     }
     Py_XDECREF(bytes);
     Py_XDECREF(number);
@@ -155,11 +229,12 @@ static int store_by_items(PyObject *cursor, const Record *record, Py_ssize_t sta
 }
 
 /* Store the bytes, then the commit word: one store of the processor, and from there on the record is accepted (R5). */
-static int store_in_memory(PyObject *words, const Record *record, Py_ssize_t start, Py_ssize_t commit, Py_ssize_t word)
+static int store_in_memory(Tail *tail, const Record *record, Py_ssize_t word)
 {
     Py_buffer memory;
-    if (PyObject_GetBuffer(words, &memory, PyBUF_WRITABLE) < 0) return -1;
+    if (PyObject_GetBuffer(tail->words, &memory, PyBUF_WRITABLE) < 0) return -1;
     char *base = memory.buf;
+    Py_ssize_t start = tail->position, commit = tail->commit;
     int inside = start >= 0 && record->size <= memory.len && start <= memory.len - record->size
                  && commit >= 0 && commit < memory.len >> 3 && ((uintptr_t)base & 7) == 0;
     if (inside) {
@@ -173,41 +248,30 @@ static int store_in_memory(PyObject *words, const Record *record, Py_ssize_t sta
     return inside ? 0 : -1;
 }
 
-/* Store a record that there is room for as the cursor's next one, whose index is `index`. Where its slots hold real
-   memory and numbers, no Python code runs in here: what the pieces point to stays. */
-static int store(PyObject *cursor, const Record *record, Py_ssize_t index)
+/* Store a record that there is room for as the next one, whose index is `index`. Where it goes to real memory, no Python
+   code runs in here: what the pieces point to stays. */
+static int store(Tail *tail, const Record *record, Py_ssize_t index)
 {
-    Py_ssize_t start = number_in(cursor, POSITION), commit = number_in(cursor, COMMIT), bias = number_in(cursor, BIAS);
-    if (PyErr_Occurred()) return -1;
-    Py_ssize_t end = start + record->size;
-    PyObject *position = PyLong_FromSsize_t(end), *next = PyLong_FromSsize_t(index + 1);
-    PyObject *words = SLOT(cursor, WORDS);
-    int result = -1;
-    if (position != NULL && next != NULL) {
-        result = words != NULL && PyMemoryView_Check(words)
-                     ? store_in_memory(words, record, start, commit, end + bias)
-                     : store_by_items(cursor, record, start, commit, end + bias);
-    }
+    Py_ssize_t end = tail->position + record->size;
+    int in_memory = tail->words != NULL && PyMemoryView_Check(tail->words);
+    int result = in_memory ? store_in_memory(tail, record, end + tail->bias)
+                           : store_by_items(tail, record, end + tail->bias);
     if (result == 0) {
-        Py_XSETREF(SLOT(cursor, POSITION), position);  /* old numbers go: nothing of ours runs then */
-        Py_XSETREF(SLOT(cursor, INDEX), next);
-    }
-    else {
-        Py_XDECREF(position);
-        Py_XDECREF(next);
+        tail->position = end;
+        tail->index = index + 1;
     }
     return result;
 }
 
-static int lay_note(PyObject *cursor, PyObject *note, PyObject *sequence)
+static int lay_note(Tail *tail, PyObject *note, PyObject *sequence)
 {
-    return drop(PyObject_CallMethodObjArgs(cursor, names[ADD_NOTE], note, sequence, NULL));
+    return drop(PyObject_CallMethodObjArgs((PyObject *)tail, names[ADD_NOTE], note, sequence, NULL));
 }
 
-static int make_room(PyObject *cursor, Py_ssize_t need)
+static int make_room(Tail *tail, Py_ssize_t need)
 {
     PyObject *number = PyLong_FromSsize_t(need);
-    int result = number == NULL ? -1 : drop(PyObject_CallMethodOneArg(cursor, names[MAKE_ROOM], number));
+    int result = number == NULL ? -1 : drop(PyObject_CallMethodOneArg((PyObject *)tail, names[MAKE_ROOM], number));
     Py_XDECREF(number);
     return result;
 }
@@ -337,69 +401,46 @@ static PyObject *look_up(Writer *self, PyObject *topic, PyObject *key, PyObject 
         PyErr_SetString(PyExc_TypeError, "find must return a cursor and a key");
         Py_CLEAR(found);
     }
-    else if (check_type(PyTuple_GET_ITEM(found, 0), cursor_type, "the cursor") < 0
+    else if (check_type(PyTuple_GET_ITEM(found, 0), &tail_type, "the cursor") < 0
              || check_type(PyTuple_GET_ITEM(found, 1), &PyBytes_Type, "the key") < 0) {
         Py_CLEAR(found);
     }
     return found;
 }
 
-/* A number that `name` of an object holds; -1 with an error where it is none. */
-static int64_t number_of(PyObject *object, int name)
+/* Have the prefix stand for the record's time; `timestamp` is NULL where `time` says it. */
+static int set_time(Tail *tail, PyObject *timestamp, int64_t time)
 {
-    PyObject *found = PyObject_GetAttr(object, names[name]);
-    int64_t number = found == NULL ? -1 : PyLong_AsLongLong(found);
-    Py_XDECREF(found);
-    return number;
-}
-
-/* What `Cursor.set_time` does where a batch is open. */
-static int set_time_in_batch(PyObject *cursor, PyObject *batch, PyObject *timestamp, int64_t time)
-{
-    int64_t base = number_of(batch, BASE), latest = number_of(batch, LATEST);
-    if (PyErr_Occurred()) return -1;
-    unsigned char prefix[1 + VARINT_MOST] = {0};
-    PyObject *made = PyBytes_FromStringAndSize((char *)prefix, 1 + put_varint(prefix + 1, time - base));
-    if (made == NULL) return -1;
-    Py_XSETREF(SLOT(cursor, PREFIX), made);
-    Py_XSETREF(SLOT(cursor, STAMP), Py_NewRef(timestamp));
-    return time > latest ? PyObject_SetAttr(batch, names[LATEST], timestamp) : 0;
-}
-
-/* Have the cursor's prefix stand for the record's time. */
-static inline int set_time(PyObject *cursor, PyObject *timestamp)
-{
-    PyObject *stamp = Py_XNewRef(SLOT(cursor, STAMP));
-    int same = stamp == NULL ? 0 : PyObject_RichCompareBool(timestamp, stamp, Py_EQ);
-    Py_XDECREF(stamp);
-    if (same == 0) {
-        PyObject *batch = Py_XNewRef(SLOT(cursor, BATCH));
-        int64_t time = PyLong_CheckExact(timestamp) ? PyLong_AsLongLong(timestamp) : -1;
-        if (time == -1) PyErr_Clear();  /* Python says what is wrong with it */
-        int open = batch != NULL && batch != Py_None && time >= 0 && time < TIME_MOST;
-        same = open ? set_time_in_batch(cursor, batch, timestamp, time)
-                    : drop(PyObject_CallMethodOneArg(cursor, names[SET_TIME], timestamp));
-        Py_XDECREF(batch);
+    int known = time >= 0 && time < TIME_MOST;
+    if (known && time == tail->stamp) return 0;
+    if (!known || tail->batch == NULL || tail->batch == Py_None) {  /* Python says what is wrong, or opens a batch */
+        PyObject *given = timestamp == NULL ? PyLong_FromLongLong(time) : Py_NewRef(timestamp);
+        int result =
+            given == NULL ? -1 : drop(PyObject_CallMethodOneArg((PyObject *)tail, names[SET_TIME], given));
+        Py_XDECREF(given);
+        return result;
     }
-    return same < 0 ? -1 : check_type(SLOT(cursor, PREFIX), &PyBytes_Type, "the cursor's prefix");
+    tail->prefix[0] = 0;
+    tail->prefix_size = (unsigned char)(1 + put_varint(tail->prefix + 1, time - tail->base));
+    tail->stamp = time;
+    if (time > tail->latest) tail->latest = time;
+    return 0;
 }
 
-/* Put a record together, for a batch that has room for it; its index, or -1. The prefix is the cursor's own object:
-   whoever goes on without running Python code may rely on it. */
-static Py_ssize_t lay_out(Record *record, PyObject *cursor, PyObject *key, PyObject *value, PyObject *timestamp,
+/* Put a record together, for a batch that has room for it; its index, or -1. The prefix is the tail's own: whoever goes
+   on without running Python code may rely on it. */
+static Py_ssize_t lay_out(Record *record, Tail *tail, PyObject *key, PyObject *value, PyObject *timestamp, int64_t time,
                           PyObject *ids, const char *digits, Py_ssize_t digits_size, Py_ssize_t room)
 {
     for (;;) {
-        if (set_time(cursor, timestamp) < 0) return -1;
-        Py_ssize_t index = number_in(cursor, INDEX), position = number_in(cursor, POSITION);
-        Py_ssize_t limit = number_in(cursor, LIMIT);
-        if (PyErr_Occurred()) return -1;
+        if (set_time(tail, timestamp, time) < 0) return -1;
+        Py_ssize_t index = tail->index;
         if (index == TABLE) {
-            if (make_room(cursor, 0) < 0) return -1;
+            if (make_room(tail, 0) < 0) return -1;
             continue;
         }
         begin(record);
-        add_bytes(record, SLOT(cursor, PREFIX));
+        add(record, tail->prefix, tail->prefix_size);
         Py_ssize_t size = put_varint(record->place, index);
         add(record, record->place, size);
         add_bytes(record, key);
@@ -409,22 +450,25 @@ static Py_ssize_t lay_out(Record *record, PyObject *cursor, PyObject *key, PyObj
         add_bytes(record, ids);
         add(record, digits, digits_size);
         finish(record);
-        if (position + record->size + room <= limit) return index;
-        if (make_room(cursor, record->size + VARINT_MOST + room) < 0) return -1;
+        if (tail->position + record->size + room <= tail->limit) return index;
+        if (make_room(tail, record->size + VARINT_MOST + room) < 0) return -1;
     }
 }
 
-static PyObject *writer_append(Writer *self, PyObject *const *args, Py_ssize_t count)
+typedef struct {
+    PyObject *topic, *key, *value, *timestamp;  /* `timestamp` is NULL where `time` says it */
+    int64_t time;                               /* ms; -1: Python looks at `timestamp` */
+    PyObject *headers, *partition, *note;
+} Fields;
+
+static PyObject *store_fields(Writer *self, const Fields *fields)
 {
     PyObject *ids = NULL, *sequence = NULL, *place = NULL, *batch = NULL, *receipt = NULL;
-    if (count < 4 || count > 7) return PyErr_Format(PyExc_TypeError, "append takes 4 to 7 arguments, not %zd", count);
+    PyObject *value = fields->value, *note = fields->note;
     if (self->lanes == NULL) return PyErr_Format(PyExc_RuntimeError, "the writer is gone");
-    PyObject *topic = args[0], *key = args[1], *value = args[2], *timestamp = args[3];
-    PyObject *headers = count > 4 ? args[4] : Py_None, *partition = count > 5 ? args[5] : Py_None;
-    PyObject *note = count > 6 ? args[6] : Py_None;
-    PyObject *found = look_up(self, topic, key, partition);
+    PyObject *found = look_up(self, fields->topic, fields->key, fields->partition);
     if (found == NULL) return NULL;
-    PyObject *cursor = PyTuple_GET_ITEM(found, 0);
+    Tail *tail = (Tail *)PyTuple_GET_ITEM(found, 0);
     Py_ssize_t room = note_room(note);
     if (room < 0 || (value != Py_None && check_type(value, &PyBytes_Type, "value") < 0)
         || (self->low == self->end && next_prefix(self) < 0)) {
@@ -434,22 +478,19 @@ static PyObject *writer_append(Writer *self, PyObject *const *args, Py_ssize_t c
     char digits[3] = {(char)('0' + low / 100), (char)('0' + low / 10 % 10), (char)('0' + low % 10)};
     int skipped = self->thousands || low >= 100 ? 0 : low >= 10 ? 1 : 2;
     sequence = PyLong_FromUnsignedLongLong(self->thousands * THOUSAND + (unsigned)low);
-    ids = headers == Py_None
+    ids = fields->headers == Py_None
               ? Py_NewRef(self->prefix)
-              : bytes_only(PyObject_CallFunctionObjArgs(encode_headers, headers, self->prefix, NULL));
+              : bytes_only(PyObject_CallFunctionObjArgs(encode_headers, fields->headers, self->prefix, NULL));
     if (sequence == NULL || ids == NULL) goto done;
     Record record;
-    Py_ssize_t index = lay_out(&record, cursor, PyTuple_GET_ITEM(found, 1), value, timestamp, ids, digits + skipped,
-                               3 - skipped, room);
-    if (index < 0) goto done;
-    PyObject *prefix = Py_NewRef(SLOT(cursor, PREFIX));  /* a piece of the record, while a note is laid down */
-    place = Py_NewRef(SLOT(cursor, INDEX));
-    batch = Py_XNewRef(SLOT(cursor, BATCH));
-    int stored = note != Py_None && lay_note(cursor, note, sequence) < 0 ? -1 : store(cursor, &record, index);
-    Py_DECREF(prefix);
-    if (stored < 0) goto done;
+    Py_ssize_t index = lay_out(&record, tail, PyTuple_GET_ITEM(found, 1), value, fields->timestamp, fields->time, ids,
+                               digits + skipped, 3 - skipped, room);
+    if (index < 0 || (place = PyLong_FromSsize_t(index)) == NULL) goto done;
+    batch = Py_NewRef(tail->batch == NULL ? Py_None : tail->batch);
+    if (note != Py_None && lay_note(tail, note, sequence) < 0) goto done;
+    if (store(tail, &record, index) < 0) goto done;
     self->low = low + 1;
-    PyObject *given[] = {sequence, place, batch == NULL ? Py_None : batch};
+    PyObject *given[] = {sequence, place, batch};
     receipt = PyObject_Vectorcall(self->make_receipt, given, 3, NULL);
 done:
     Py_DECREF(found);
@@ -458,6 +499,20 @@ done:
     Py_XDECREF(place);
     Py_XDECREF(batch);
     return receipt;
+}
+
+static PyObject *writer_append(Writer *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count < 4 || count > 7) return PyErr_Format(PyExc_TypeError, "append takes 4 to 7 arguments, not %zd", count);
+    Fields fields = {
+        .topic = args[0], .key = args[1], .value = args[2], .timestamp = args[3],
+        .time = PyLong_CheckExact(args[3]) ? PyLong_AsLongLong(args[3]) : -1,
+        .headers = count > 4 ? args[4] : Py_None,
+        .partition = count > 5 ? args[5] : Py_None,
+        .note = count > 6 ? args[6] : Py_None,
+    };
+    if (fields.time == -1) PyErr_Clear();
+    return store_fields(self, &fields);
 }
 
 static PyMethodDef writer_methods[] = {
@@ -551,10 +606,11 @@ static PyObject *acceptor_call(Acceptor *self, PyObject *const *args, size_t fla
     }
     else {
         long long now = PyLong_AsLongLong(args[NOW]);
-        PyObject *timestamp = now == -1 && PyErr_Occurred() ? NULL : PyLong_FromLongLong(now / NS_PER_MS);
-        PyObject *given[] = {args[TOPIC], args[KEY], value, timestamp};
-        if (timestamp != NULL) receipt = writer_append(self->writer, given, 4);
-        Py_XDECREF(timestamp);
+        Fields fields = {
+            .topic = args[TOPIC], .key = args[KEY], .value = value, .time = now / NS_PER_MS,
+            .headers = Py_None, .partition = Py_None, .note = Py_None,
+        };
+        if (now != -1 || !PyErr_Occurred()) receipt = store_fields(self->writer, &fields);
     }
     Py_DECREF(value);
     return receipt;
@@ -657,53 +713,37 @@ static int lay_out_anew(Record *record, PyObject *old, Py_ssize_t index, int64_t
     return 1;
 }
 
-/* Have the batch know the record's time, where that is the latest. */
-static int keep_latest(PyObject *batch, PyObject *delta)
-{
-    PyObject *base = PyObject_GetAttr(batch, names[BASE]);
-    PyObject *latest = base == NULL ? NULL : PyObject_GetAttr(batch, names[LATEST]);
-    PyObject *time = latest == NULL ? NULL : PyNumber_Add(base, delta);
-    int later = time == NULL ? -1 : PyObject_RichCompareBool(time, latest, Py_GT);
-    int result = later == 1 ? PyObject_SetAttr(batch, names[LATEST], time) : later;
-    Py_XDECREF(base);
-    Py_XDECREF(latest);
-    Py_XDECREF(time);
-    return result;
-}
-
 static PyObject *append_raw(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *cursor, *old, *delta, *note = Py_None, *sequence = NULL, *given = NULL;
-    if (!PyArg_ParseTuple(args, "O!SO|OO", cursor_type, &cursor, &old, &delta, &note, &sequence)) return NULL;
-    PyObject *batch = SLOT(cursor, BATCH);
-    if (batch == NULL || batch == Py_None) return PyErr_Format(PyExc_AssertionError, "no batch is open");
-    Py_INCREF(batch);
+    PyObject *cursor, *old, *note = Py_None, *sequence = NULL, *given = NULL;
+    long long delta, time;
+    if (!PyArg_ParseTuple(args, "O!SL|OO", &tail_type, &cursor, &old, &delta, &note, &sequence)) return NULL;
+    Tail *tail = (Tail *)cursor;
+    if (tail->batch == NULL || tail->batch == Py_None) return PyErr_Format(PyExc_AssertionError, "no batch is open");
+    if (__builtin_add_overflow(tail->base, delta, &time)) return PyErr_Format(PyExc_OverflowError, "no such time");
     int result = -1;
     Record record;
-    Py_ssize_t index = number_in(cursor, INDEX), room = note_room(note);
-    int64_t milliseconds = PyLong_AsLongLong(delta);
-    if (room < 0 || PyErr_Occurred()) goto done;
-    if (!lay_out_anew(&record, old, index, milliseconds)) {  /* it says why */
-        given = bytes_only(PyObject_CallFunction(moved, "OnO", old, index, delta));
-        if (given == NULL) goto done;
+    Py_ssize_t index = tail->index, room = note_room(note);
+    if (room < 0) return NULL;
+    if (!lay_out_anew(&record, old, index, delta)) {  /* it says why */
+        given = bytes_only(PyObject_CallFunction(moved, "OnL", old, index, delta));
+        if (given == NULL) return NULL;
         begin(&record);
         add_bytes(&record, given);
     }
-    Py_ssize_t position = number_in(cursor, POSITION), limit = number_in(cursor, LIMIT);
-    if (PyErr_Occurred()) goto done;
-    if (position + record.size + room > limit) {
+    if (tail->position + record.size + room > tail->limit) {
         PyErr_Format(PyExc_ValueError, "the batch was opened too small bytes=%zd", record.size);
         goto done;
     }
     if (note != Py_None) {
         PyObject *number = sequence == NULL ? PyLong_FromLong(0) : Py_NewRef(sequence);
-        int laid = number == NULL ? -1 : lay_note(cursor, note, number);
+        int laid = number == NULL ? -1 : lay_note(tail, note, number);
         Py_XDECREF(number);
         if (laid < 0) goto done;
     }
-    if (store(cursor, &record, index) == 0) result = keep_latest(batch, delta);
+    result = store(tail, &record, index);
+    if (result == 0 && time > tail->latest) tail->latest = time;
 done:
-    Py_DECREF(batch);
     Py_XDECREF(given);
     if (result < 0) return NULL;
     Py_RETURN_NONE;
@@ -726,31 +766,12 @@ static struct PyModuleDef definition = {
     .m_methods = functions,
 };
 
-/* Take down where the slots of a Cursor lie. */
-static int find_slots(void)
-{
-    for (int slot = 0; slot < SLOTS; slot++) {
-        PyObject *found = PyObject_GetAttrString((PyObject *)cursor_type, slot_names[slot]);
-        PyMemberDef *member =
-            found != NULL && Py_IS_TYPE(found, &PyMemberDescr_Type) ? ((PyMemberDescrObject *)found)->d_member : NULL;
-        if (member == NULL || member->type != T_OBJECT_EX) {
-            Py_XDECREF(found);
-            PyErr_Format(PyExc_ImportError, "Cursor.%s is no slot", slot_names[slot]);
-            return -1;
-        }
-        slot_offsets[slot] = member->offset;
-        Py_DECREF(found);
-    }
-    return 0;
-}
-
 static int find_python_code(void)
 {
     PyObject *size = import("aiorecover.ring.notes", "TRAILER_SIZE");
     trailer_size = size == NULL ? -1 : PyLong_AsSsize_t(size);
     Py_XDECREF(size);
-    cursor_type = (PyTypeObject *)import("aiorecover.ring.lane", "Cursor");
-    if (trailer_size < 0 || cursor_type == NULL || find_slots() < 0) return -1;
+    if (trailer_size < 0) return -1;
     encode_headers = import("aiorecover.ring.records", "encode_headers");
     id_prefix = import("aiorecover.ring.records", "id_prefix");
     moved = import("aiorecover.ring.records", "moved");
@@ -764,8 +785,9 @@ PyMODINIT_FUNC PyInit__speedups(void)
 {
     if (find_python_code() < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && (PyModule_AddType(module, &writer_type) < 0 || PyModule_AddType(module, &acceptor_type) < 0)) {
-        Py_CLEAR(module);
+    PyTypeObject *const types[] = {&tail_type, &writer_type, &acceptor_type};
+    for (size_t number = 0; module != NULL && number < Py_ARRAY_LENGTH(types); number++) {
+        if (PyModule_AddType(module, types[number]) < 0) Py_CLEAR(module);
     }
     return module;
 }

@@ -9,7 +9,7 @@ from bisect import insort
 from collections import deque
 from contextlib import suppress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from aiorecover.errors import RecordTooLargeError
@@ -18,6 +18,7 @@ from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, BatchState, Se
 from aiorecover.ring.notes import TRAILER_SIZE, pack_note
 from aiorecover.ring.records import TABLE, VARINT, varint
 from aiorecover.ring.segments import Batch, Segment
+from aiorecover.ring.tail import Tail
 
 if TYPE_CHECKING:
     from aiorecover.ring.ring import Ring
@@ -34,32 +35,14 @@ VARINT_MOST = 10  # bytes of a number; a record's length, time and index are kno
 _order = attrgetter("order")
 
 
-class Cursor:
-    """Where the next record of a lane goes. ``position`` and ``limit`` are places in the mapping ``data``."""
+class Cursor(Tail):
+    """The tail of a lane, and the segment that it writes to."""
 
-    __slots__ = (
-        "batch",
-        "bias",
-        "commit",
-        "data",
-        "free_from",
-        "index",
-        "kind",
-        "lane",
-        "limit",
-        "position",
-        "prefix",
-        "segment",
-        "stamp",
-        "words",
-    )
+    __slots__ = ("free_from", "kind", "lane", "segment")
 
     def __init__(self, lane: "Lane", kind: SegmentKind) -> None:
         self.lane, self.kind = lane, kind
         self.segment: Segment | None = None
-        self.batch: Batch | None = None
-        self.data: Any = None
-        self.words: Any = None
         self.free_from = 0  # where the next batch may begin, within the segment
         self._forget()
 
@@ -67,7 +50,7 @@ class Cursor:
         self.batch = None
         self.stamp = -1  # the time that `prefix` stands for; none
         self.prefix = b""
-        self.index = self.position = self.limit = self.commit = self.bias = 0
+        self.index = self.position = self.limit = self.commit = self.bias = self.base = self.latest = 0
         self.data = self.words = None
 
     def set_time(self, timestamp: int) -> None:
@@ -79,12 +62,10 @@ class Cursor:
         """
         if self.batch is None:
             self.open(timestamp, 0, self.lane.ring.next_sequence(), self.lane.ring.epoch)
-        batch = self.batch
-        assert batch is not None
-        delta = timestamp - batch.base
+        delta = timestamp - self.base
         self.prefix = b"\0" + (VARINT[delta] if 0 <= delta < TABLE else varint(delta))
         self.stamp = timestamp
-        batch.latest = max(batch.latest, timestamp)
+        self.latest = max(self.latest, timestamp)
 
     def make_room(self, need: int) -> None:
         """Seal the batch, and open one that takes a record of ``need`` bytes, its note with it.
@@ -138,6 +119,7 @@ class Cursor:
         self.batch, self.data, self.words = batch, mapping.data, mapping.words
         self.index = 0
         self.stamp = -1
+        self.base = self.latest = batch.base
         self.position = segment.at + batch.end
         self.limit = segment.at + end
         self.commit = (segment.at + batch.at + layout.COMMIT_AT) >> 3
@@ -173,6 +155,7 @@ class Cursor:
         assert batch is not None
         assert segment is not None
         batch.end, batch.count, batch.notes = self.progress()
+        batch.latest = self.latest
         batch.span = self._last_sequence() - batch.first
         segment.store(batch.at + layout.COUNT_AT, layout.pack_sealed(batch.count, batch.span))
         segment.store(batch.at + layout.LATEST_AT, batch.latest & 0xFFFFFFFFFFFFFFFF)

@@ -10,8 +10,6 @@ puts its `Acceptor` before the producer's own Python.
 """
 
 from collections.abc import Callable
-from importlib import import_module
-from os import environ
 from typing import Any
 
 import msgspec
@@ -19,6 +17,7 @@ import msgspec
 from aiorecover.ring.lane import VARINT_MOST, Cursor, note_room
 from aiorecover.ring.records import DIGITS, NULL, TABLE, VARINT, encode_headers, id_prefix, moved, varint
 from aiorecover.ring.segments import Batch
+from aiorecover.ring.tail import twin
 
 FIRST_SEQUENCE = 1  # of an epoch
 THOUSAND = 1000
@@ -152,8 +151,7 @@ def append_raw(cursor: Cursor, record: bytes, delta: int, note: bytes | None = N
     The caller has opened the batch with room for all of them. ``delta``: the record's timestamp, in ms since the base.
     ``note``: its payload, with the record's ``sequence``.
     """
-    batch = cursor.batch
-    assert batch is not None
+    assert cursor.batch is not None
     data = moved(record, cursor.index, delta)
     start = cursor.position
     end = start + len(data)
@@ -165,15 +163,7 @@ def append_raw(cursor: Cursor, record: bytes, delta: int, note: bytes | None = N
     cursor.words[cursor.commit] = end + cursor.bias
     cursor.position = end
     cursor.index += 1
-    batch.latest = max(batch.latest, batch.base + delta)
-
-
-def _load_twin() -> Any:
-    """Return the module in C; None where it was not built, or ``AIORECOVER_PURE_PYTHON`` is set and not empty."""
-    try:
-        return None if environ.get("AIORECOVER_PURE_PYTHON") else import_module("aiorecover._speedups")
-    except ImportError:
-        return None
+    cursor.latest = max(cursor.latest, cursor.base + delta)
 
 
 def accepting(
@@ -191,14 +181,13 @@ def accepting(
     (``plain_values``) or as ``encode(topic, value, None, key)`` makes it, both together not above ``fits`` bytes, and a
     sequence that is no multiple of ``turn``.
     """
-    if _twin is None or type(writer) is not _twin.Writer:
+    if twin is None or type(writer) is not twin.Writer:
         return otherwise
-    made: Callable[..., Any] = _twin.Acceptor(writer, encode, otherwise, fits, plain_values, plain_keys, turn)
+    made: Callable[..., Any] = twin.Acceptor(writer, encode, otherwise, fits, plain_values, plain_keys, turn)
     return made
 
 
 PythonWriter, append_raw_in_python = Writer, append_raw
-_twin = _load_twin()
-LANGUAGE = "Python" if _twin is None else "C"  # of the writer that runs
-if _twin is not None:
-    Writer, append_raw = _twin.Writer, _twin.append_raw  # type: ignore[misc]
+LANGUAGE = "Python" if twin is None else "C"  # of the writer that runs
+if twin is not None:
+    Writer, append_raw = twin.Writer, twin.append_raw  # type: ignore[misc]
