@@ -139,7 +139,7 @@ class Config:
         max_batch_size: records of one partition that travel together, before compression; at most
             ``max_request_size``, which is also its default where that is less.
         max_request_size: the largest record, as Kafka counts it; 63 MiB at most.
-        linger_ms: how long a batch that is not full waits for more records; longer, up to a quarter of a second, where
+        linger_ms: how long a batch that is not full waits for more records; longer, up to 150 ms, where
             many partitions of a broker have some.
         delivery_timeout_ms: a batch whose oldest record was accepted longer ago than this, and could not be delivered,
             becomes dead letters; an attempt that is under way is waited for first. None: never. At least ``linger_ms``

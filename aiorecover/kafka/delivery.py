@@ -28,7 +28,7 @@ from aiorecover.ring.segments import Batch, store_all
 from aiorecover.ring.writer import Writer
 
 LINGER_LANES = 20  # a broker task waits the linger once for so many lanes, or it would wake for each of them
-LINGER_MAX_S = 0.25
+LINGER_MAX_S = 0.15
 STALL_S = 5.0  # before a lane is tried again whose rights or topic somebody has to mend
 SEQUENCES = 1 << 31  # Kafka's sequences wrap there (R13)
 EPOCHS = 32_000  # producer epochs of a lane: below the 15 bits of Kafka's; then the next Kafka producer id
@@ -76,6 +76,7 @@ class Delivery:
         """``flushed()`` waits for a flush of the ring that begins from now on."""
         self.ring, self.writer, self.options = ring, writer, options
         self.flushed = flushed
+        self.now: Callable[[], float] = lambda: asyncio.get_running_loop().time()  # the loop's, in seconds
         self.always, self.request_timeout_s = options.always, options.request_timeout_s
         self.report: Callable[[Batch], Awaitable[None]] | None = None
         self.connection = Connection(self)
@@ -94,10 +95,6 @@ class Delivery:
         self._unflushed: dict[DeliveryLane, None] = {}
         self._gated: dict[DeliveryLane, None] = {}
         self._loading: dict[DeliveryLane, asyncio.Event] = {}  # set at the end of `load`
-
-    def now(self) -> float:
-        """The loop's time, in seconds."""
-        return asyncio.get_running_loop().time()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, vital: bool = True) -> asyncio.Task[None]:
         """Run ``work`` beside the rest; the failure of what is ``vital`` stops delivery."""
@@ -153,6 +150,7 @@ class Delivery:
 
     def start(self) -> None:
         """Begin; in the loop, once what earlier lives left is in the lanes, or before."""
+        self.now = asyncio.get_running_loop().time
         self.ring.on_ready = self.router.ready
         self.spawn(self.connection.watch(), "aiorecover-metadata")
 

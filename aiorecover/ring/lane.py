@@ -103,28 +103,26 @@ class Cursor(Tail):
         segment.allocate(end, STEP)
         batch = Batch(self.lane, segment, at, first, epoch, base)
         batch.parent, batch.accepted_at = parent, ring.files.now_ms() // 1000
-        rest, line_1 = layout.pack_new(at + RECORDS_AT, segment.notes, first, base, batch.accepted_at, epoch, parent)
-        segment.store(at + layout.SALT_AT, 0)
-        segment.write(at + layout.LINE_1_AT, line_1)
-        segment.write(at + layout.COMMIT_AT, rest)
-        batch.store(BatchState.OPEN, ring.epoch)
-        segment.store(at + layout.SALT_AT, segment.salt)
-        self._enter(batch, segment, end)
-        return batch
-
-    def _enter(self, batch: Batch, segment: Segment, end: int) -> None:
         mapping = segment.mapping
         assert mapping is not None
+        start, data, words = segment.at + at, mapping.data, mapping.words
+        rest, line_1 = layout.pack_new(at + RECORDS_AT, segment.notes, first, base, batch.accepted_at, epoch, parent)
+        words[start + layout.SALT_AT >> 3] = 0
+        data[start + layout.LINE_1_AT : start + layout.LINE_1_AT + len(line_1)] = line_1
+        data[start + layout.COMMIT_AT : start + layout.COMMIT_AT + len(rest)] = rest
+        words[start + layout.STATE_AT >> 3] = layout.state_word(BatchState.OPEN, segment.salt, ring.epoch)
+        words[start + layout.SALT_AT >> 3] = segment.salt
         segment.pending += 1
-        self.batch, self.data, self.words = batch, mapping.data, mapping.words
+        self.batch, self.data, self.words = batch, data, words
         self.index = 0
         self.stamp = -1
-        self.base = self.latest = batch.base
-        self.position = segment.at + batch.end
+        self.base = self.latest = base
+        self.position = start + RECORDS_AT
         self.limit = segment.at + end
-        self.commit = (segment.at + batch.at + layout.COMMIT_AT) >> 3
+        self.commit = start + layout.COMMIT_AT >> 3
         self.bias = layout.commit_word(0, segment.notes) - segment.at
-        self.lane.ring.opened(batch)
+        ring.opened(batch)
+        return batch
 
     def add_note(self, payload: bytes, sequence: int) -> None:
         """Lay down the note of the record that is stored next, which `make_room` has counted in.

@@ -64,6 +64,7 @@ class Segment:
         "pending",
         "region",
         "salt",
+        "seed",
         "size",
         "sources",
         "trusted",
@@ -74,6 +75,7 @@ class Segment:
     def __init__(self, region: Region, at: int, head: layout.SegmentHead, lane: "Lane") -> None:
         self.region, self.at, self.size, self.lane = region, at, head.size, lane
         self.ordinal, self.salt, self.kind = head.ordinal, head.salt, head.kind
+        self.seed = layout.salted(head.salt)  # the checksums of its batches begin with it
         self.pending = 0  # batches that are not done
         self.notes = self.size  # where the newest note starts
         self.allocated = 0  # bytes from its start that have disk space for sure
@@ -184,7 +186,7 @@ class Batch:
         self.count = self.span = 0
         self.end = self.synced = at + RECORDS_AT  # of whole records: of an open batch, the lane's cursor knows better
         self.notes = self.notes_from = self.synced_notes = segment.notes
-        self.records_crc = self.notes_crc = layout.salted(segment.salt)
+        self.records_crc = self.notes_crc = segment.seed
         self.which = 1  # the sync point that was stored last: the other one is next
         self.covered = at + RECORDS_AT  # up to where a completed flush covers it
         self.parent = (0, 0)
