@@ -262,6 +262,15 @@ def test_the_module_in_c_is_what_runs_unless_it_is_turned_off() -> None:
     assert said == {"": ["C", *["aiorecover._speedups"] * 2], "1": ["Python", *["aiorecover.ring.writer"] * 2]}
 
 
+@pytest.mark.parametrize("delivery", [[], ["--delivery"]])
+def test_without_the_module_in_c_every_rule_of_the_model_holds(delivery: list[str]) -> None:
+    command = [sys.executable, "-m", "tests.model", "--seed", "3", "--count", "5000", *delivery]
+    environment = {**os.environ, "AIORECOVER_PURE_PYTHON": "1"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "nothing found" in ran.stdout
+
+
 @pytest.mark.parametrize("name", ["Python", "C"])
 def test_a_mapping_that_was_closed_is_an_error_and_nothing_is_stored(tmp_path: Path, name: str) -> None:
     with Store(tmp_path, name) as store:
