@@ -58,14 +58,37 @@ class _Response(Response):
         return Answers(answers, _I32.unpack_from(data, at)[0])
 
 
+class _Headed:
+    """A request with its header; ``size + headed`` joins all of it."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __radd__(self, size: bytes) -> bytes:
+        return b"".join((size, *self._parts))
+
+
 class _Body(ProduceRequest_v7):
+    """aiokafka sends ``size + (header + body)``, which would copy a megabyte at each plus; this is joined at the last.
+
+    Attributes:
+        parts: bytes-like.
+
+    """
+
     RESPONSE_TYPE = _Response  # type: ignore[assignment]  # it reads the same bytes
 
     def __init__(self, parts: list[Any]) -> None:
         self.parts = parts
 
-    def encode(self) -> bytes:
-        return b"".join(self.parts)
+    def encode(self) -> Any:
+        return self
+
+    def __radd__(self, header: bytes) -> _Headed:
+        return _Headed([header, *self.parts])
 
     def __repr__(self) -> str:
         return "<Produce>"
