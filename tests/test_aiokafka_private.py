@@ -27,7 +27,10 @@ def test_a_request_is_asked_for_its_version_and_its_bytes() -> None:
     """`kafka.produce` gives a request of its own to `AIOKafkaClient.send`, which prepares it for the broker."""
     assert ".ready(" in inspect.getsource(AIOKafkaClient.send)
     assert "_get_conn" in inspect.getsource(AIOKafkaClient.ready)
-    assert ".prepare(" in inspect.getsource(conn.AIOKafkaConnection.send)
+    sending = inspect.getsource(conn.AIOKafkaConnection.send)
+    assert ".prepare(" in sending
+    assert "header.encode() + request_struct.encode()" in sending
+    assert "write(size + message)" in sending
     assert (ProduceRequest_v7.API_KEY, ProduceRequest_v7.API_VERSION) == (API_KEY, API_VERSION)
     assert hasattr(RequestStruct, "encode")
     assert hasattr(Response, "decode")
