@@ -44,9 +44,10 @@ R9  *Unassigned.* A lane's batch waits while its topic has an unassigned one wit
     are known, records are published straight to their lanes.
 R11 *Read-back* (``recovery_check``). A SENT batch whose identity counts no more (another boot, another file, 12 h) is
     looked for in Kafka, as is what another boot left, and one that may have been persisted, before it is split,
-    buried, or given another identity: the partition is read from ten minutes before the oldest of its records. The
-    lane's last batch one of whose ids is there, and all before it, are settled. Without the right to read, or within
-    a minute, they may come twice. What expires while Kafka cannot be read is buried all the same, and may be in both.
+    buried, or given another identity: once the followers have all that the leader has, the partition is read from ten
+    minutes before the oldest of its records. The lane's last batch one of whose ids is there, and all before it, are
+    settled. Without the right to read, or within a minute, they may come twice. What expires while Kafka cannot be read
+    is buried all the same, and may be in both.
 R12 *Exactly once.* In transactions, each with a number that is stored in its batches before it begins and committed
     with it. Fence; read N; done is what is SETTLED, or has 0 < number ≤ N; numbers above N are cleared; the next
     number is above both. A batch is sent only once AddPartitionsToTxn answered 0 for every partition. No number in

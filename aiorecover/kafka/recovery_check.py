@@ -1,7 +1,8 @@
 """Look in Kafka for what may have been sent before (R11): after another boot, or under an identity that is too old.
 
 A partition is read from the first offset at or after the oldest of the lane's timestamps, less ten minutes, to its end.
-The lane's last batch one of whose ids is there, and all before it, are settled.
+The lane's last batch one of whose ids is there, and all before it, are settled. A reader is shown what the followers
+have, so they have to have all that is in the leader's log first: a request of an earlier life may wait for them there.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka
+from aiokafka.protocol.offset import OffsetRequest
 
 from aiorecover.kafka.client import FAILURES
 from aiorecover.kafka.lanes import DeliveryLane
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 MARGIN_MS = 600_000  # clocks of producers and brokers differ
 READ_S = 1.0  # for one answer
+LATEST = -1  # asks for the end
+READER, ANY_REPLICA = -1, -2  # who asks: the one is told where readers end, the other where the leader's log does
+LOOKS, LOOK_S = 20, 0.05  # at how far the followers are, before the lane is tried again later
 LIMIT_S = 60.0  # for one lane: then its records may come twice, and delivery goes on
 CONSUMER_OPTIONS = (
     *("bootstrap_servers", "client_id", "request_timeout_ms", "security_protocol", "ssl_context", "sasl_mechanism"),
@@ -47,7 +52,8 @@ class RecoveryCheck:
     async def look(self, lane: DeliveryLane) -> bool:
         """Settle what Kafka has of a lane's batches that have objects, unless ``recovery_check`` is off.
 
-        The lane is held. False: Kafka is not reached, or has no leader, for the moment; nothing was decided.
+        The lane is held. False: Kafka is not reached, has no leader, or followers that are behind, for the moment;
+        nothing was decided.
         """
         batches = list(lane.stored.queue)
         if not batches or not self.delivery.options.check:
@@ -55,6 +61,8 @@ class RecoveryCheck:
         async with self._lock:
             try:
                 async with asyncio.timeout(LIMIT_S):
+                    if not await self._shows_all(lane):
+                        return False
                     found = await self._read(lane, batches)
             except (*FAILURES, TimeoutError) as error:
                 if getattr(error, "retriable", False) or isinstance(error, kafka.KafkaTimeoutError):
@@ -87,6 +95,31 @@ class RecoveryCheck:
         if lane.doubt:
             lane.doubt = False
             self.delivery.renew(lane)
+
+    async def _shows_all(self, lane: DeliveryLane) -> bool:
+        """Wait until readers are shown all that is in the leader's log now; False: its followers are behind.
+
+        Nothing is lost by waiting: a batch that is sent meanwhile would wait for the same followers.
+        """
+        log_end = await self._end(lane, ANY_REPLICA)
+        for _ in range(LOOKS):
+            if await self._end(lane, READER) >= log_end:
+                return True
+            await asyncio.sleep(LOOK_S)
+        return False
+
+    async def _end(self, lane: DeliveryLane, replica: int) -> int:
+        topic, partition = lane.stored.topic, lane.stored.partition
+        request = OffsetRequest(replica, 0, [(topic, [(partition, LATEST)])])
+        try:
+            answer = await self.delivery.client.ask(lane.topic.leaders.get(partition, -1), request)
+        except TimeoutError as error:
+            raise kafka.KafkaTimeoutError("the leader does not answer") from error
+        ((_, ((_, code, _, offset),)),) = answer.topics
+        if code:
+            raise kafka.for_code(code)
+        end: int = offset
+        return end
 
     async def _read(self, lane: DeliveryLane, batches: list[Batch]) -> set[tuple[str, int, int]]:
         options = {name: value for name, value in self.delivery.client.options.items() if name in CONSUMER_OPTIONS}

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from aiokafka import errors as kafka
+from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -187,7 +188,7 @@ class ModelClient:
 
     async def produce(self, node: int, request: ProduceRequest, *, apart: bool, timeout_s: float) -> Answers:
         del node, apart, timeout_s
-        transactional, batches = self._read(request.prepare(None).encode())
+        transactional, batches = self._read(b"" + (b"" + request.prepare(None).encode()))  # as aiokafka joins it
         self.life.files.disk.step()
         way = 0 if self.calm else self.rng.choice((0, 0, 0, 0, 1, 2, 3))
         if way == 2:
@@ -268,6 +269,9 @@ class ModelClient:
 
     def _answer(self, request: Any) -> Any:
         cluster = self.cluster
+        if isinstance(request, OffsetRequest):
+            ((topic, ((partition, _),)),) = request._topics
+            return SimpleNamespace(topics=[(topic, [(partition, 0, -1, len(cluster.log.get(partition, [])))])])
         if isinstance(request, InitProducerIdRequest):
             producer, epoch = cluster.initialise()
             return SimpleNamespace(error_code=0, producer_id=producer, producer_epoch=epoch)
