@@ -5,6 +5,7 @@ waiting. After another boot, records count as their sync points say.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -63,16 +64,6 @@ class StoredRecord(NamedTuple):
     note: Note | None
 
 
-class _Opened(NamedTuple):
-    files: Files
-    fd: int
-    geometry: Geometry
-    boot_id: bytes
-
-    def read(self, place: int, size: int) -> bytes:
-        return self.files.read(self.fd, place, size)
-
-
 def look(path: Path | str, files: Files | None = None, geometry: Geometry = Geometry()) -> DirectoryView:  # noqa: B008
     """Return what waits in the directory ``path`` (``wal_dir/0``, say); blocks.
 
@@ -84,18 +75,17 @@ def look(path: Path | str, files: Files | None = None, geometry: Geometry = Geom
     path, files = Path(path), files or Files()
     view = DirectoryView(path, read_checkpoint(path, files))
     lanes: dict[tuple[str, int], LaneView] = {}
-    with _open(path, files, geometry) as opened:
-        segments = list(_segments(opened, view))
-        parents = _Parents(opened, segments)
-        for place, head in segments:
+    with _opened(path, files, geometry) as ring:
+        view.unreadable = ring.unreadable
+        for place, head in ring.segments:
             lane = lanes.setdefault((head.topic, head.partition), LaneView(head.topic, head.partition))
             lane.segments += 1
-            for found in _batches(opened, place, head):
+            for found in ring.batches(place, head):
                 if view.checkpoint is not None and found.head.epoch == view.checkpoint.epoch:
                     view.newest = max(view.newest, found.head.first + max(found.head.span, found.count - 1))
                 if found.verdict is Verdict.DAMAGED:
                     view.unreadable += 1
-                elif found.verdict is Verdict.WAITS and parents.allow(found):
+                elif ring.waits(found):
                     lane.batches += 1
                     lane.records += found.count
                     lane.size += found.end - found.at - RECORDS_AT
@@ -131,24 +121,20 @@ def waiting(
         WalError: as `look`.
 
     """
-    path, files = Path(path), files or Files()
-    with _open(path, files, geometry) as opened:
-        view = DirectoryView(path, None)
-        segments = sorted(_segments(opened, view), key=lambda one: one[1].ordinal)
-        parents = _Parents(opened, segments)
-        lanes = sorted({(head.topic, head.partition) for _, head in segments})
+    with _opened(Path(path), files or Files(), geometry) as ring:
+        lanes = sorted({(head.topic, head.partition) for _, head in ring.segments})
         if dead is not None:
             lanes = [lane for lane in lanes if (lane[1] == DEAD) == dead]
         for lane in lanes:
             inside = [
                 (found.order, place, head, found)
-                for place, head in segments
+                for place, head in ring.segments
                 if (head.topic, head.partition) == lane
-                for found in _batches(opened, place, head)
-                if found.verdict is Verdict.WAITS and parents.allow(found)
+                for found in ring.batches(place, head)
+                if ring.waits(found)
             ]
-            for _, place, head, found in sorted(inside, key=lambda one: one[0]):
-                yield from _records(opened, place, head, found)
+            for _, place, head, found in sorted(inside, key=lambda one: (one[0], one[2].ordinal)):
+                yield from _records(ring, place, head, found)
 
 
 def check(
@@ -162,18 +148,15 @@ def check(
         WalError: as `look`.
 
     """
-    files = files or Files()
-    with _open(Path(path), files, geometry) as opened:
-        segments = list(_segments(opened, None))
-        parents = _Parents(opened, segments)
-        for place, head in segments:
-            for found in _batches(opened, place, head):
+    with _opened(Path(path), files or Files(), geometry) as ring:
+        for place, head in ring.segments:
+            for found in ring.batches(place, head):
                 if found.verdict is Verdict.DAMAGED:
                     yield head, found, False
-                elif found.verdict is Verdict.WAITS and parents.allow(found):
-                    if head.boot_id != opened.boot_id or _is_intact(opened, place, found):
+                elif ring.waits(found):
+                    if head.boot_id != ring.boot_id or ring.is_intact(place, found):
                         yield head, found, True
-                    elif layout.read_segment(opened.read(place, SEGMENT_HEAD_SIZE), place, head.size) == head:
+                    elif ring.still_has(place, head):
                         yield head, found, False  # else its owner has delivered it meanwhile
 
 
@@ -184,27 +167,13 @@ def unreadable_heads(path: Path | str, files: Files | None = None, geometry: Geo
         WalError: as `look`.
 
     """
-    view = DirectoryView(Path(path), None)
-    with _open(view.path, files or Files(), geometry) as opened:
-        for _ in _segments(opened, view):
-            pass
-    return view.unreadable
+    with _opened(Path(path), files or Files(), geometry) as ring:
+        return ring.unreadable
 
 
-def _is_intact(opened: _Opened, place: int, found: Found) -> bool:
-    """Whether a batch of this boot is what was stored, as far as an owner that may be flushing lets it be seen."""
-
-    def read(start: int, end: int) -> bytes:
-        return opened.read(place + start, end - start)
-
-    return intact(read, found, flush_pending=True)
-
-
-def _records(opened: _Opened, place: int, head: SegmentHead, found: Found) -> Iterator[StoredRecord]:
-    data = opened.read(place + found.at + RECORDS_AT, found.end - found.at - RECORDS_AT)
-    notes: dict[int, Note] = {}
-    if found.notes < found.notes_from:
-        notes = notes_by_index(opened.read(place + found.notes, found.notes_from - found.notes))
+def _records(ring: "_Ring", place: int, head: SegmentHead, found: Found) -> Iterator[StoredRecord]:
+    data = ring.read(place + found.at + RECORDS_AT, found.end - found.at - RECORDS_AT)
+    notes = notes_by_index(ring.read(place + found.notes, found.notes_from - found.notes))
     at = 0
     try:
         while at < len(data):
@@ -217,67 +186,84 @@ def _records(opened: _Opened, place: int, head: SegmentHead, found: Found) -> It
         return  # the next opening names it; or the owner reused the place meanwhile
 
 
-class _Parents:
-    """Whether rewritten batches count: until their parent is replaced, the records are the parent's (R8)."""
-
-    def __init__(self, opened: "_Opened", segments: list[tuple[int, SegmentHead]]) -> None:
-        self._opened = opened
-        self._segments = {head.ordinal: (place, head) for place, head in segments}
-        self._found: dict[int, dict[int, Found]] = {}
-
-    def allow(self, child: Found) -> bool:
-        ordinal, at = child.head.parent
-        segment = self._segments.get(ordinal)
-        if segment is not None and ordinal not in self._found:
-            self._found[ordinal] = {found.at: found for found in _batches(self._opened, *segment)}
-        parent = self._found.get(ordinal, {}).get(at)
-        return not is_void(child, parent, parent_reused=segment is None)
+@contextmanager
+def _opened(path: Path, files: Files, geometry: Geometry) -> "Iterator[_Ring]":
+    if files.status(path / RING) is None:
+        raise WalFormatError(f"there is no ring: name the directory of an instance path={path}")
+    fd = files.open(path / RING, create=False, read_only=True)
+    try:
+        yield _Ring(files, fd, geometry)
+    finally:
+        files.close(fd)
 
 
-def _batches(opened: _Opened, place: int, head: SegmentHead) -> list[Found]:
-    """Return the batches of a segment; read it again, at one go, where its owner changes it meanwhile."""
-    found: list[Found] = []
-    for attempt in range(READS):
-        data = opened.read(place, head.size) if attempt else None
+class _Ring:
+    """The file, open to be read; its owner may write to it meanwhile.
 
-        def read(start: int, end: int, data: bytes | None = data) -> bytes:
-            return opened.read(place + start, end - start) if data is None else data[start:end]
+    Attributes:
+        boot_id: of the present boot; empty where the system does not say.
+        segments: place in the file and head of each.
+        unreadable: heads of segments that cannot be read.
 
-        found = list(find_batches(read, head.salt, head.size, trusted=head.boot_id == opened.boot_id))
-        if all(one.verdict is not Verdict.DAMAGED for one in found):
-            return found
-    now = layout.read_segment(opened.read(place, SEGMENT_HEAD_SIZE), place, head.size)
-    return found if now == head else []  # used anew: all that was in it is done
+    """
 
-
-def _segments(opened: _Opened, view: DirectoryView | None) -> Iterator[tuple[int, SegmentHead]]:
-    geometry = opened.geometry
-    for base in range(0, opened.files.size(opened.fd), geometry.region):
-        size = layout.read_region(opened.read(base, layout.REGION_HEAD_SIZE), base, geometry)
-        if size is None:
-            continue
-        for at in geometry.places(size):
-            for _ in range(READS):
-                data = opened.read(base + at, SEGMENT_HEAD_SIZE)
-                head = layout.read_segment(data, base + at, size)
-                if head is not None or not layout.looks_like_segment(data):
-                    break
-            if head is not None:
-                yield base + at, head
-            elif view is not None and layout.looks_like_segment(data):
-                view.unreadable += 1
-
-
-class _open:  # noqa: N801 - used as a function
-    def __init__(self, path: Path, files: Files, geometry: Geometry) -> None:
+    def __init__(self, files: Files, fd: int, geometry: Geometry) -> None:
+        self._files, self._fd, self._geometry = files, fd, geometry
         boot_id = files.boot_id()
-        if files.status(path / RING) is None:
-            raise WalFormatError(f"there is no ring: name the directory of an instance path={path}")
-        fd = files.open(path / RING, create=False, read_only=True)
-        self._opened = _Opened(files, fd, geometry, bytes.fromhex(boot_id.replace("-", ""))[:16] if boot_id else b"")
+        self.boot_id = bytes.fromhex(boot_id.replace("-", ""))[:16] if boot_id else b""
+        self.unreadable = 0
+        self.segments = list(self._find_segments())
+        self._by_ordinal = {head.ordinal: (place, head) for place, head in self.segments}
+        self._parents: dict[int, dict[int, Found]] = {}  # batches by their places, of segments that hold parents
 
-    def __enter__(self) -> _Opened:
-        return self._opened
+    def read(self, place: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``place`` in the file."""
+        return self._files.read(self._fd, place, size)
 
-    def __exit__(self, *_: object) -> None:
-        self._opened.files.close(self._opened.fd)
+    def _find_segments(self) -> Iterator[tuple[int, SegmentHead]]:
+        for base in range(0, self._files.size(self._fd), self._geometry.region):
+            size = layout.read_region(self.read(base, layout.REGION_HEAD_SIZE), base, self._geometry)
+            if size is None:
+                continue
+            for at in self._geometry.places(size):
+                for _ in range(READS):
+                    data = self.read(base + at, SEGMENT_HEAD_SIZE)
+                    head = layout.read_segment(data, base + at, size)
+                    if head is not None or not layout.looks_like_segment(data):
+                        break
+                if head is not None:
+                    yield base + at, head
+                elif layout.looks_like_segment(data):
+                    self.unreadable += 1
+
+    def batches(self, place: int, head: SegmentHead) -> list[Found]:
+        """Return the batches of a segment; read it again, at one go, where its owner changes it meanwhile."""
+        found: list[Found] = []
+        for attempt in range(READS):
+            data = self.read(place, head.size) if attempt else None
+
+            def read(start: int, end: int, data: bytes | None = data) -> bytes:
+                return self.read(place + start, end - start) if data is None else data[start:end]
+
+            found = list(find_batches(read, head.salt, head.size, trusted=head.boot_id == self.boot_id))
+            if all(one.verdict is not Verdict.DAMAGED for one in found):
+                return found
+        return found if self.still_has(place, head) else []  # used anew: all that was in it is done
+
+    def still_has(self, place: int, head: SegmentHead) -> bool:
+        """Whether a segment has not been used anew."""
+        return layout.read_segment(self.read(place, SEGMENT_HEAD_SIZE), place, head.size) == head
+
+    def waits(self, found: Found) -> bool:
+        """Whether a batch waits; until its parent is replaced, a child's records are the parent's (R8)."""
+        if found.verdict is not Verdict.WAITS:
+            return False
+        ordinal, at = found.head.parent
+        segment = self._by_ordinal.get(ordinal)
+        if segment is not None and ordinal not in self._parents:
+            self._parents[ordinal] = {found.at: found for found in self.batches(*segment)}
+        return not is_void(found, self._parents.get(ordinal, {}).get(at), parent_reused=segment is None)
+
+    def is_intact(self, place: int, found: Found) -> bool:
+        """Whether a batch of this boot is what was stored, as far as an owner that may be flushing lets it be seen."""
+        return intact(lambda start, end: self.read(place + start, end - start), found, flush_pending=True)
