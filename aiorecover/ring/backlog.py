@@ -67,7 +67,6 @@ class _Reading:
     """What `recover` has found so far."""
 
     ring: Ring
-    doubt_since: int  # Unix s; 0: no flush was under way as the last life ended (R6)
     result: Recovered = field(default_factory=Recovered)
     settled: dict[Lane, Order] = field(default_factory=dict)  # up to where a lane is settled (R3)
     opened: dict[tuple[int, int], tuple[Segment, Found]] = field(default_factory=dict)  # to be sealed
@@ -81,10 +80,10 @@ def recover(ring: Ring, segments: list[Segment]) -> Recovered:
         WalIOError: the disk failed.
 
     """
-    reading = _Reading(ring, ring.doubt_since)
+    reading = _Reading(ring)
     segments = sorted(segments, key=lambda segment: segment.ordinal)
     if segments:
-        _flush(ring, segments, reading.doubt_since)
+        _flush(ring, segments, ring.doubt_since)
     for segment in segments:
         if ring.closing:
             raise ClosedError("the producer was stopped meanwhile")
@@ -143,8 +142,8 @@ def _take_down(reading: _Reading, left: Left, found: Found) -> None:
     result.transaction = max(result.transaction, found.head.transaction)
     late = 0
     if segment.trusted and found.head.state is not BatchState.VOID:
-        late = _point_to_store(segment, found, reading.doubt_since)
-    if late and found.verdict is Verdict.WAITS and not intact(segment.read, found, flush_pending=_doubted(ring, found)):
+        late = _point_to_store(segment, found, ring.doubt_since)
+    if late and found.verdict is Verdict.WAITS and not _is_intact(ring, segment, found):
         found = found._replace(verdict=Verdict.DAMAGED)  # a new point would take it for whole
     if found.verdict in (Verdict.DAMAGED, Verdict.EMPTY):
         _leave_out(ring, segment, found, result)
@@ -209,7 +208,7 @@ def _point_to_store(segment: Segment, found: Found, doubt_since: int) -> int:
     newest = max((0, 1), key=lambda one: (points[one].end, points[one].count))
     holds = newest
     covered = found.covered
-    if doubt_since and in_question(found, doubt_since):
+    if in_question(found, doubt_since):
         holds = newest_point(segment.read, found.head, found.at, found.notes_from)
         covered = covered and holds == newest
     return 0 if covered else 1 + (holds if holds >= 0 else 1)
@@ -230,8 +229,8 @@ def _take_sources(segment: Segment, found: Found, result: Recovered) -> None:
         return  # the batch is checked once more when it is read, and named then
 
 
-def _doubted(ring: Ring, found: Found) -> bool:
-    return bool(ring.doubt_since) and in_question(found, ring.doubt_since)
+def _is_intact(ring: Ring, segment: Segment, found: Found) -> bool:
+    return intact(segment.read, found, flush_pending=in_question(found, ring.doubt_since))
 
 
 def _write_again(ring: Ring, segments: list[Segment], since: int) -> None:
@@ -267,11 +266,11 @@ def _void_children(reading: _Reading) -> None:
             if segment is not None and ordinal not in parents:
                 parents[ordinal] = {found.at: found for found in _batches(segment)}
             parent = parents.get(ordinal, {}).get(place)
-            if is_void(child, parent, parent_reused=segment is None):
-                _store(ring, left.segment, child, BatchState.VOID)
-                opened.pop((left.segment.ordinal, child.at), None)
-            elif left.segment.trusted and not intact(left.segment.read, child, flush_pending=_doubted(ring, child)):
+            void = is_void(child, parent, parent_reused=segment is None)
+            if not void and left.segment.trusted and not _is_intact(ring, left.segment, child):
                 result.damaged += keep_aside(ring, left.segment, child)
+                void = True
+            if void:
                 _store(ring, left.segment, child, BatchState.VOID)
                 opened.pop((left.segment.ordinal, child.at), None)
             else:

@@ -57,8 +57,7 @@ def _still_whole(ring: "Ring", segment: Segment, found: Found) -> bool:
     """Whether a batch of an earlier life, which the opening counted, is what was stored (R14)."""
     if found.verdict is not Verdict.WAITS:
         return False
-    doubt = bool(ring.doubt_since) and in_question(found, ring.doubt_since)
-    return not segment.trusted or intact(segment.read, found, flush_pending=doubt)
+    return not segment.trusted or intact(segment.read, found, flush_pending=in_question(found, ring.doubt_since))
 
 
 def take_ahead(ring: "Ring", lane: Lane, ahead: Ahead) -> None:

@@ -207,9 +207,10 @@ def intact(read: Read, found: Found, *, flush_pending: bool) -> bool:
 def in_question(found: Found, since: int) -> bool:
     """Whether the flush under way at the end of the last life may have covered the batch (R6).
 
-    ``since``, Unix s: batches that were opened earlier had a point before that flush, so it gave them a second one.
+    ``since``, Unix s: batches that were opened earlier had a point before that flush, so it gave them a second one. 0:
+    no flush was under way.
     """
-    return found.head.accepted_at >= since or all(point.end for point in found.head.points)
+    return bool(since) and (found.head.accepted_at >= since or all(point.end for point in found.head.points))
 
 
 def is_void(found: Found, parent: Found | None, *, parent_reused: bool) -> bool:
