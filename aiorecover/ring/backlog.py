@@ -11,6 +11,7 @@ from itertools import chain
 
 from aiorecover.errors import ClosedError, WalIOError
 from aiorecover.ring import format as layout
+from aiorecover.ring.checkpoint import Sources
 from aiorecover.ring.damage import keep_aside
 from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, BatchState, SegmentKind
 from aiorecover.ring.lane import Lane
@@ -58,7 +59,7 @@ class Recovered:
     damaged: int = 0  # records
     transaction: int = 0  # the highest number in a batch, and in a settled one (R12)
     settled_transaction: int = 0
-    sources: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+    sources: Sources = field(default_factory=dict)
     issued: dict[int, int] = field(default_factory=dict)  # the highest sequence that was found of each epoch
 
 

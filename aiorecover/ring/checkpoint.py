@@ -14,7 +14,8 @@ import msgspec
 
 from aiorecover.errors import WalCorruptError, WalFormatError
 
-__all__ = ["FORMAT_VERSION", "Checkpoint", "dump", "load"]
+Sources = dict[tuple[str, int], tuple[int, int, int]]
+"""For each source, a (topic, partition): the offset, and epoch and sequence of the newest record made from it."""
 
 MAGIC = b"\x89AIOCHK\n"
 FORMAT_VERSION = 2
@@ -61,14 +62,14 @@ _decode = msgspec.msgpack.Decoder(Checkpoint).decode
 
 
 def dump(checkpoint: Checkpoint) -> bytes:
-    """The file's content."""
+    """Return the file's content."""
     body = _encode(checkpoint)
     head = _HEAD.pack(MAGIC, checkpoint.version, 0, len(body), 0)
     return head + _CRC.pack(zlib.crc32(body, zlib.crc32(head))) + body
 
 
 def load(data: bytes, path: Path | str = "checkpoint") -> Checkpoint:
-    """The checkpoint in a file's content; ``path`` is for the messages.
+    """Return the checkpoint in a file's content; ``path`` is for the messages.
 
     Raises:
         WalFormatError: another version of aiorecover wrote it.

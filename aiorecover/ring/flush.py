@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from aiorecover.errors import ClosedError, WalError, WalIOError
+from aiorecover.ring.checkpoint import Sources
 from aiorecover.ring.format import BatchState, SegmentKind
 from aiorecover.ring.segments import Batch, Segment
 
@@ -37,7 +38,7 @@ class Job:
     number: int
     points: list[tuple[Batch, int, int, int]] = field(default_factory=list)  # batch, end, count, start of notes
     parked: list[Segment] = field(default_factory=list)
-    sources: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+    sources: Sources = field(default_factory=dict)
     save: bool = False  # the checkpoint is due
     saved: bool = False
     started_at: int = 0  # Unix seconds

@@ -13,7 +13,7 @@ import msgspec
 
 from aiorecover.errors import WalError, WalFullError
 from aiorecover.ring import format as layout
-from aiorecover.ring.checkpoint import Checkpoint
+from aiorecover.ring.checkpoint import Checkpoint, Sources
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.flush import Flusher
 from aiorecover.ring.format import SEGMENT_HEAD_SIZE, BatchState, Geometry, SegmentHead, SegmentKind
@@ -61,9 +61,7 @@ class Ring:
         self._saving = threading.Lock()  # the keeper writes the checkpoint, and delivery does at its first connection
         self.closing = False  # what threads still do here must not touch the file any more
         self.topics: dict[str, int] = {}  # known numbers of partitions
-        self.sources: dict[
-            tuple[str, int], tuple[int, int, int]
-        ] = {}  # offset, epoch and sequence of the newest record
+        self.sources: Sources = {}
         self.lanes: dict[tuple[str, int], Lane] = {}
         self.pool = Pool(self.files, self.fd, geometry)
         self.parked: list[Segment] = []
@@ -332,7 +330,7 @@ class Ring:
         assert stored is not None
         return stored
 
-    def save_checkpoint(self, sources: dict[tuple[str, int], tuple[int, int, int]]) -> None:
+    def save_checkpoint(self, sources: Sources) -> None:
         """Write the checkpoint; blocks. ``sources``: what a completed flush covers.
 
         Raises:
@@ -345,7 +343,7 @@ class Ring:
                 msgspec.structs.replace(
                     stored,
                     topics=dict(self.topics),
-                    sources=_by_name(sources),
+                    sources={f"{topic}:{partition}": newest for (topic, partition), newest in sources.items()},
                     transaction=max(stored.transaction, self.settled_transaction),
                 )
             )
@@ -366,10 +364,6 @@ class Ring:
         for region in self.pool.regions:
             region.close()
         self.directory.close()
-
-
-def _by_name(sources: dict[tuple[str, int], tuple[int, int, int]]) -> dict[str, tuple[int, int, int]]:
-    return {f"{topic}:{partition}": newest for (topic, partition), newest in sources.items()}
 
 
 def _at_once(work: Callable[[], None], then: Callable[[], None]) -> None:
