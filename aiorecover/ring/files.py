@@ -103,11 +103,14 @@ class Files:
         self._paths: dict[int, Path] = {}  # of the open descriptors, for messages
         self._cannot_reserve: set[int] = set()  # descriptors on whose file system nothing can be reserved
 
-    def open(self, path: Path, create: bool = True, *, read_only: bool = False) -> int:  # noqa: FBT001, FBT002
-        """Open a file, made with mode 0600 where ``create`` says so; a symbolic link is refused. A descriptor."""
-        flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW
+    def open(self, path: Path, *, read_only: bool = False) -> int:
+        """Return a descriptor of a file; refuse a symbolic link.
+
+        A file that is missing is made with mode 0600, unless it is to be ``read_only``.
+        """
+        flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
         with _errors("open the file", path):
-            fd = os.open(path, flags | (os.O_CREAT if create else 0), FILE_MODE)
+            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         self._paths[fd] = path
         return fd
 

@@ -190,7 +190,7 @@ def _records(ring: "_Ring", place: int, head: SegmentHead, found: Found) -> Iter
 def _opened(path: Path, files: Files, geometry: Geometry) -> "Iterator[_Ring]":
     if files.status(path / RING) is None:
         raise WalFormatError(f"there is no ring: name the directory of an instance path={path}")
-    fd = files.open(path / RING, create=False, read_only=True)
+    fd = files.open(path / RING, read_only=True)
     try:
         yield _Ring(files, fd, geometry)
     finally:

@@ -99,11 +99,11 @@ class MemoryFiles(Files):
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def open(self, path: Path, create: bool = True, *, read_only: bool = False) -> int:  # noqa: FBT001, FBT002
+    def open(self, path: Path, *, read_only: bool = False) -> int:
         """As on a disk."""
         with self._moment:
             if path not in self.stored.files:
-                if not create:
+                if read_only:
                     raise _missing(path)
                 self._need_room(path)
                 self.stored.files[path] = _File()

@@ -70,14 +70,14 @@ def test_a_file_is_made_private_and_not_inherited(files: Files, tmp_path: Path) 
 
 def test_a_file_that_is_not_to_be_made_is_missed(files: Files, tmp_path: Path) -> None:
     with pytest.raises(WalIOError) as caught:
-        files.open(tmp_path / "ring", create=False)
+        files.open(tmp_path / "ring", read_only=True)
     assert (caught.value.errno, caught.value.filename) == (errno.ENOENT, str(tmp_path / "ring"))
     assert os.listdir(tmp_path) == []  # noqa: PTH208
 
 
 def test_what_is_opened_to_be_read_is_not_written(files: Files, tmp_path: Path) -> None:
     (tmp_path / "ring").write_bytes(b"as it was")
-    fd = files.open(tmp_path / "ring", create=False, read_only=True)
+    fd = files.open(tmp_path / "ring", read_only=True)
     assert files.read(fd, 3, 2) == b"it"
     with pytest.raises(WalIOError):
         files.write(fd, 0, b"else")
