@@ -1,7 +1,7 @@
 """CRC-32, the polynomial of zlib, by the fastest implementation at hand.
 
-The extra ``speed`` brings isal, several times as fast. Both give the same numbers, so a ring may be
-written with one and read with the other.
+The extra ``speed`` installs isal, several times as fast. Both give the same numbers: a ring may be written with one
+and read with the other.
 """
 
 try:

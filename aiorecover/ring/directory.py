@@ -6,8 +6,8 @@
         ring        flock; the segments
         checkpoint  see `aiorecover.ring.checkpoint`
 
-A process owns the directory while it has both locks: a stranger who removes one file makes no second owner. Everything
-here blocks and runs in a thread. A file system without permissions (CIFS, FAT) leaves it to its mount who may read.
+A process owns the directory while it has both locks: a program that removes one file makes no second owner. Everything
+here blocks and runs in a thread. On a file system without permissions (CIFS, FAT) the mount decides who may read.
 """
 
 import errno
@@ -24,8 +24,6 @@ from aiorecover.errors import ClosedError, WalDestinationError, WalFormatError, 
 from aiorecover.ring.checkpoint import Checkpoint, dump, load
 from aiorecover.ring.files import Files
 
-__all__ = ["Directory", "Instance", "instances"]
-
 log = logging.getLogger("aiorecover")
 
 LOCK, RING, CHECKPOINT = "lock", "ring", "checkpoint"
@@ -35,8 +33,8 @@ IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 WORD_BYTES = 10  # of a decimal number of seconds
 LOCKS = Path("/proc/locks")
 MOST_INSTANCES = 1024  # more workers in one wal_dir are a mistake, and each one tried costs system calls
-TRIES = 10  # times that a file is another one once it is locked: no stranger removes it for ever
-PAUSE_S = 0.05  # between two looks at a directory that is awaited by name
+TRIES = 10  # times that a file is found replaced once it is locked: no program removes it for ever
+PAUSE_S = 0.05  # between two attempts to take a directory by name
 
 _open: weakref.WeakSet["Directory"] = weakref.WeakSet()
 _warned: set[Path] = set()
@@ -48,7 +46,6 @@ class Directory:
     Attributes:
         path: of the directory, absolute.
         instance: its name in ``wal_dir``.
-        files: the operating system.
         lock: descriptor of the file `lock`; -1 once closed.
         ring: descriptor of the file `ring`; -1 once closed.
         checkpoint: as it was found, then as it was saved last; None: there is none.
@@ -109,7 +106,9 @@ class Directory:
         return directory
 
     def lost(self) -> str | None:
-        """A sentence where `lock` or `ring` was removed: accept and deliver nothing more. Costs two system calls.
+        """Return why nothing more may be accepted or delivered: `lock` or `ring` was removed. None: neither was.
+
+        It costs two system calls.
 
         Raises:
             ClosedError: the directory is closed, or this is a forked child.
@@ -122,7 +121,9 @@ class Directory:
         return None
 
     def replaced(self) -> str | None:
-        """A sentence where the paths no longer lead to our files, or nothing tells; else None. Ask each second.
+        """Return why nothing more may be accepted: a path leads to another file, or cannot be looked at; else None.
+
+        Call it once a second.
 
         Raises:
             ClosedError: the directory is closed, or this is a forked child.
@@ -138,7 +139,7 @@ class Directory:
         return None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Put a checkpoint in the place of the one before; it is durable on return.
+        """Replace the checkpoint; the new one is durable on return.
 
         Raises:
             ClosedError: the directory is closed, or this is a forked child.
@@ -217,7 +218,7 @@ class Instance(NamedTuple):
 
 
 def instances(wal_dir: Path | str, *, files: Files | None = None) -> list[Instance]:
-    """The instance directories of ``wal_dir`` that this user may read, in the order of their numbers, then by name.
+    """Return the instance directories of ``wal_dir`` that this user may read: by number, then by name.
 
     No lock is taken, so no owner fails to get its own meanwhile. ``locked`` is what /proc/locks shows: an owner in
     another container or on another machine does not show there, so to adopt one is to `Directory.take` it.
@@ -253,7 +254,7 @@ def _make_wal_dir(files: Files, wal_dir: Path) -> None:
 
 
 def _take_number(files: Files, wal_dir: Path) -> tuple[Path, int, int]:
-    """Path, lock and ring of the first numbered directory that is free."""
+    """Return path, lock and ring of the first numbered directory that is free."""
     known = sorted(int(name) for name in files.names(wal_dir) if name.isdecimal() and name == str(int(name)))
     for number in (*known, *(number for number in range(MOST_INSTANCES) if number not in known)):
         path = wal_dir / str(number)
@@ -282,9 +283,9 @@ def _take_named(files: Files, path: Path, wait_s: float) -> tuple[Path, int, int
 
 
 def _make_private(files: Files, path: Path) -> int | None:
-    """Make an instance directory, or take it from others where it is ours: volumes of Kubernetes open it to a group.
+    """Make an instance directory, or make ours private again: volumes of Kubernetes open it to a group.
 
-    Returns the user id that it belongs to where that is not ours; else None.
+    Return the user id that it belongs to where that is not ours; else None.
     """
     found, made = _make(files, path, "the instance directory")
     if found.st_uid == files.user():
@@ -300,7 +301,7 @@ def _make_private(files: Files, path: Path) -> int | None:
 
 
 def _try(files: Files, path: Path) -> tuple[int, int] | None:
-    """Lock and ring, both locked; None where another process has one of them."""
+    """Return lock and ring, both locked; None where another process has one of them."""
     names = {name for name in files.names(path) if not name.startswith(".")}
     if names and not names & OURS:
         message = "the instance directory holds files of another program: choose another wal_dir or instance"
@@ -326,7 +327,7 @@ def _try(files: Files, path: Path) -> tuple[int, int] | None:
 
 
 def _make(files: Files, path: Path, what: str) -> tuple[os.stat_result, bool]:
-    """A directory, made where nothing is; and whether it was made."""
+    """Return the status of a directory, made where nothing is, and whether it was made."""
     found = files.status(path)
     made = found is None
     if found is None:
@@ -348,9 +349,9 @@ def _held(files: Files, path: Path) -> WalLockedError:
 
 
 def _holder(files: Files, path: Path) -> int | None:
-    """The process that holds a lock of the directory, by /proc/locks; None: none that shows there.
+    """Return the process that holds a lock of the directory, as /proc/locks shows it; None: it shows none.
 
-    Some file systems (btrfs, overlay) show another device there: then inode and the process id in `lock` have to do.
+    Some file systems (btrfs, overlay) show another device there: the inode and the process id in `lock` decide then.
     """
     written = (files.read_file(path / LOCK) or b"")[WORD_BYTES:].strip().decode("ascii", "replace")
     wanted = set()
@@ -376,7 +377,7 @@ def _warn_of_memory(files: Files, wal_dir: Path) -> None:
 
 
 def _close_in_child() -> None:
-    """A forked child's copies of the descriptors would hold the locks when the parent is gone."""
+    """Close a forked child's copies of the descriptors, which would keep the locks after the parent's end."""
     for directory in list(_open):
         directory.close()
 

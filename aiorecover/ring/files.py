@@ -23,8 +23,6 @@ from aiorecover.errors import WalFullError, WalIOError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Files", "Mapping"]
-
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 STEP_BYTES = 1 << 20  # what is written at a time where a file system cannot reserve space
@@ -115,14 +113,14 @@ class Files:
         return fd
 
     def close(self, fd: int) -> None:
-        """Close a descriptor. An error is left aside: what has to be durable was flushed before."""
+        """Close a descriptor; ignore an error: what has to be durable was flushed before."""
         self._cannot_reserve.discard(fd)
         self._paths.pop(fd, None)
         with suppress(OSError):
             os.close(fd)
 
     def lock(self, fd: int) -> bool:
-        """Take the file's exclusive lock without waiting; False where another open file has it.
+        """Take the file's exclusive lock without waiting; return False where another open file has it.
 
         The lock belongs to the open file: it goes with the last copy of the descriptor, forked ones included.
         """
@@ -134,25 +132,25 @@ class Files:
         return True
 
     def size(self, fd: int) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
         return self._stat(fd).st_size
 
     def links(self, fd: int) -> int:
-        """Number of names that the file has: 0 once it was removed."""
+        """Return the number of names that the file has: 0 once it was removed."""
         return self._stat(fd).st_nlink
 
     def identity(self, fd: int) -> tuple[int, int]:
-        """Device and inode."""
+        """Return device and inode."""
         found = self._stat(fd)
         return found.st_dev, found.st_ino
 
     def same_file(self, fd: int, path: Path) -> bool:
-        """Whether ``path`` itself, no link, leads to the open file."""
+        """Return whether ``path`` is the open file, and no link."""
         found = self.status(path)
         return found is not None and (found.st_dev, found.st_ino) == self.identity(fd)
 
     def read(self, fd: int, offset: int, size: int) -> bytes:
-        """``size`` bytes from ``offset``; fewer only where the file ends."""
+        """Return ``size`` bytes from ``offset``; fewer only where the file ends."""
         with _errors("read the file", self._path(fd), "check the disk"):
             data = os.pread(fd, size, offset)
             while data and len(data) < size:
@@ -170,7 +168,7 @@ class Files:
                 done += os.pwrite(fd, view[done:], offset + done)
 
     def will_need(self, fd: int, offset: int, size: int) -> None:
-        """Have the kernel read a part ahead; a hint, so whatever it answers is left aside."""
+        """Have the kernel read a part ahead; this is a hint, so an error is ignored."""
         with suppress(OSError):
             os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
 
@@ -201,7 +199,7 @@ class Files:
     def give_back(self, fd: int, offset: int, size: int) -> bool:
         """Give the blocks of a part back to the file system: it reads as zeros then.
 
-        False where the file system cannot: nothing was changed.
+        Return False where the file system cannot: nothing was changed.
         """
         with _errors("give disk space back", self._path(fd)):
             while _fallocate()(fd, _PUNCH_HOLE | _KEEP_SIZE, offset, size) != 0:
@@ -240,7 +238,7 @@ class Files:
         return Mapping(memory)
 
     def read_file(self, path: Path) -> bytes | None:
-        """All of a small file; None where there is none. A symbolic link is refused."""
+        """Return the content of a small file; None where there is none. Refuse a symbolic link."""
         with _errors("read the file", path, "check the disk and the permissions"):
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -287,7 +285,7 @@ class Files:
                 os.close(fd)
 
     def status(self, path: Path) -> os.stat_result | None:
-        """Type, owner, mode and identity of what stands at ``path``, a link itself included; None: nothing."""
+        """Return type, owner, mode and identity of what ``path`` names, a link itself too; None: nothing is there."""
         with _errors("look at the path", path):
             try:
                 return os.stat(path, follow_symlinks=False)
@@ -302,22 +300,22 @@ class Files:
             path.chmod(DIRECTORY_MODE)
 
     def user(self) -> int:
-        """The user id that this process acts as."""
+        """Return the user id that this process acts as."""
         return os.geteuid()
 
     def names(self, path: Path) -> list[str]:
-        """The names in a directory, in no order."""
+        """Return the names in a directory, in no order."""
         with _errors("list the directory", path):
             return os.listdir(path)  # noqa: PTH208
 
     def volume(self, path: Path) -> tuple[int, int]:
-        """Bytes that this process may still store on the volume of ``path``, and the volume's size in bytes."""
+        """Return the bytes that this process may still store on the volume of ``path``, and the volume's size."""
         with _errors("look at the file system", path):
             found = os.statvfs(path)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
     def file_system(self, path: Path) -> str:
-        """Type of the file system of ``path``, such as ``ext4`` or ``tmpfs``; empty where the system does not say."""
+        """Return the type of the file system of ``path``, ``ext4`` say; empty where the system does not say."""
         with suppress(OSError):
             wanted, longest, best = path.resolve(), 0, ""
             for line in MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
@@ -328,19 +326,19 @@ class Files:
         return ""
 
     def boot_id(self) -> str:
-        """Id of the machine's present boot; empty where the system does not say: then no boot is the same as now."""
+        """Return the id of the machine's present boot; empty where the system does not say: each boot is new then."""
         return _boot_id()
 
     def boot_ms(self) -> int:
-        """Milliseconds since the machine's boot, its sleep included: processes of one boot can compare them."""
+        """Return the milliseconds since the machine's boot, its sleep included: the same for all processes."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
     def now_ms(self) -> int:
-        """Unix time in milliseconds."""
+        """Return the Unix time in milliseconds."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds, from an unknown start; for durations within this process."""
+        """Return seconds from an unknown start, for durations within this process."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
@@ -348,7 +346,7 @@ class Files:
         time.sleep(seconds)
 
     def random(self, size: int) -> bytes:
-        """So many random bytes."""
+        """Return ``size`` random bytes."""
         return os.urandom(size)
 
     def _path(self, fd: int) -> Path:
@@ -360,7 +358,7 @@ class Files:
 
 
 def _mount(line: str) -> tuple[Path, str]:
-    """Place and type of a mount, from its line in mountinfo: spaces and the like are octal there."""
+    """Return place and type of a mount from its line in mountinfo, where spaces and the like are octal."""
     before, _, after = line.partition(" - ")
     place = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), before.split(" ")[4])
     return Path(place), after.split(" ")[0]
@@ -375,7 +373,7 @@ def _boot_id() -> str:
 
 @functools.cache
 def _fallocate() -> Callable[[int, int, int, int], int]:
-    """The C library's function, which has the punching of holes that `os.posix_fallocate` lacks."""
+    """Return the C library's function: it can punch holes, which `os.posix_fallocate` cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
     function = getattr(libc, "fallocate64", None) or libc.fallocate
     function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
