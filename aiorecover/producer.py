@@ -440,7 +440,7 @@ class RecoverableProducer:
 
     async def _give_turn(self, now: int) -> None:
         """Look at the state, and let the rest of the loop run where it has not since the last look."""
-        counted, sequence = self._turn_ends == 0, self._writer.next_sequence()
+        counted, sequence = self._turn_ends == 0, self._get_runtime().writer.next_sequence()
         self._look(now)
         if not self._turned:
             if counted and sequence - self._turn_first < TURN_CALLS:
