@@ -188,7 +188,7 @@ class ModelClient:
 
     async def produce(self, node: int, request: ProduceRequest, *, apart: bool, timeout_s: float) -> Answers:
         del node, apart, timeout_s
-        transactional, batches = self._read(b"" + (b"" + request.prepare(None).encode()))  # as aiokafka joins it
+        transactional, batches = self._read(b"".join(request.prepare(None).parts))
         self.life.files.disk.step()
         way = 0 if self.calm else self.rng.choice((0, 0, 0, 0, 1, 2, 3))
         if way == 2:
