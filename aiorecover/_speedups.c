@@ -2,7 +2,7 @@
 
    The usual path is all C: a lane that is known, a value of bytes, no headers, no note, room in the batch. What is rare
    is left to the Python code: `find`, `set_time` without a batch, `make_room` and `add_note` of a Cursor,
-   `encode_headers`, `id_prefix`, and `moved` for what is damaged. `Acceptor` is the same for the producer's `_store`.
+   `encode_headers`, `id_prefix`, and `moved` for what is damaged. `Acceptor` is the same for `acceptor.Acceptor`.
 
    `Tail` is what a Cursor derives from: the numbers that each record reads and moves lie side by side there, and Python
    sees them as attributes. The memory of a mapping is asked for with each record and let go after it: closing a mapping needs to know nothing of
@@ -667,7 +667,7 @@ static PyTypeObject acceptor_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "aiorecover._speedups.Acceptor",
     .tp_doc = PyDoc_STR("Acceptor(writer, encode, otherwise, fits, plain_values, plain_keys, turn, /)\n--\n\n"
-                        "What the producer's `_store`, which is `otherwise`, does with a usual record, in this thread."),
+                        "What `acceptor.Acceptor.store`, which is `otherwise`, does with a usual record, here."),
     .tp_basicsize = sizeof(Acceptor),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Acceptor, call),

@@ -1,7 +1,7 @@
 """RecoverableProducer: life cycle and public methods, nothing else.
 
-The way of a record: `publish` → `ring.writer.Writer.append` → a batch in the ring → `kafka.broker_task` → Kafka, and
-back: `kafka.delivery.Delivery.settle` → `ring.ring.Ring.finish`.
+The way of a record: `publish` → `acceptor.Acceptor.store` → `ring.writer.Writer.append` → a batch in the ring →
+`kafka.broker_task` → Kafka, and back: `kafka.delivery.Delivery.settle` → `ring.ring.Ring.finish`.
 """
 
 import asyncio
@@ -12,57 +12,36 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import get_ident as _get_ident
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
-import msgspec
 from aiokafka.errors import KafkaTimeoutError
 from aiokafka.structs import RecordMetadata, TopicPartition
 
+from aiorecover.acceptor import MISSING, TURN_CALLS, Acceptor
 from aiorecover.config import Config, Options
 from aiorecover.dead_letters import DeadLetters
 from aiorecover.errors import (
     ClosedError,
     ConfigError,
     DeliveryPendingError,
-    EncodeError,
-    RecordTooLargeError,
     RecoverError,
     WalFullError,
     WalIOError,
 )
 from aiorecover.kafka.lanes import LaneState
 from aiorecover.receipt import DeliveryReport, Receipt
-from aiorecover.ring.notes import Note, encode_payload
-from aiorecover.ring.writer import accepting
 from aiorecover.runtime import Runtime, let_go
-from aiorecover.serialization import (
-    ERROR_MOST,
-    check_partition,
-    check_source,
-    check_timestamp,
-    check_topic,
-    key_encoder,
-    size_of,
-    value_encoder,
-)
+from aiorecover.serialization import Headers, check_topic
 from aiorecover.statistics import Statistics
 from aiorecover.time_limit import seconds_of
 
 log = logging.getLogger("aiorecover")
 
-TURN_NS = 1_000_000  # a loop that only publishes gives everybody else a turn at least once a millisecond
-TURN_CALLS = 256  # or after so many calls: measured to cost nothing
-ROOM_S = 0.01  # between two looks for room, while callers wait for it
-UTF8_MOST = 4  # bytes of a character; a key whose length is surely no matter is not measured
-RECORD_OVERHEAD = 128  # bytes that a record has at the most beside key, value and the caller's headers
-CONTEXT_MOST = 64 << 10  # bytes of a context: it is no second value
+TURN_NS = 1_000_000  # a task that only publishes gives the other ones a turn once a millisecond at least
+ROOM_S = 0.01  # between two attempts to store, while callers wait for room
 
-_MISSING: Any = object()
 _STARTED: weakref.WeakSet["RecoverableProducer"] = weakref.WeakSet()  # a forked child must disown these
-
-Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Fields(TypedDict, total=False):
@@ -96,24 +75,17 @@ class RecoverableProducer:
     ) -> None:
         """Check the options; `start` does the rest."""
         self._config = Config.from_options(wal_dir, bootstrap_servers, options)
-        self._encode_key = key_encoder(self._config.key_serializer)
-        self._encode_value = value_encoder(self._config.value_serializer)
-        self._plain_values = self._config.value_serializer is None  # bytes go as they are
-        self._plain_keys = self._config.key_serializer is None
-        self._fits = self._config.max_request_size - RECORD_OVERHEAD
         self._always = self._config.fsync == "always"
         self._life = "created"
         self._runtime: Runtime | None = None
         self._opening: asyncio.Task[Runtime] | None = None
-        self._accept: Callable[..., Receipt] = self._refuse  # `_store` while it runs, or its twin
+        self._accept: Callable[..., Receipt] = self._refuse  # what accepts a record while it runs
         self._stopping: asyncio.Task[int] | None = None
         self._line = asyncio.Lock()  # callers that wait for room, first come, first served
         self._in_line = 0
         self._turn_ends = 0  # the next publish looks closer once the clock is past this
         self._turned = True  # the loop has had a turn since it was last looked at,
         self._turn_first = 0  # when the next record had this sequence
-        self._thread = 0  # the loop's; another one would tear a batch
-        self._sources: dict[TopicPartition, int] | None = None
         self.producer_id = ""
         self.epoch = 0
 
@@ -155,15 +127,11 @@ class RecoverableProducer:
             raise self._closed_error()
         self._runtime = runtime
         runtime.ring.owner = self
-        runtime.writer.make_receipts(Receipt)
-        runtime.find = self._find
         self.producer_id, self.epoch = runtime.ring.producer_id, runtime.ring.epoch
-        self._thread = _get_ident()
         runtime.start()
         self._life = "running"
-        self._writer = runtime.writer
-        plain = self._plain_values, self._plain_keys
-        self._accept = accepting(self._writer, self._wire_value, self._store, self._fits, *plain, TURN_CALLS)
+        self._acceptor = Acceptor(self._config, runtime.ring, runtime.writer, self._end_turn)
+        self._accept = self._acceptor.function()
         log.info("started path=%s producer_id=%s epoch=%d", runtime.directory.path, self.producer_id, self.epoch)
 
     async def stop(self, timeout_ms: int | None = None) -> int:
@@ -230,7 +198,7 @@ class RecoverableProducer:
     async def publish(
         self,
         topic: str,
-        value: object = _MISSING,
+        value: object = MISSING,
         *,
         key: bytes | str | None = None,
         partition: int | None = None,
@@ -287,7 +255,7 @@ class RecoverableProducer:
     def publish_nowait(
         self,
         topic: str,
-        value: object = _MISSING,
+        value: object = MISSING,
         *,
         key: bytes | str | None = None,
         partition: int | None = None,
@@ -312,7 +280,7 @@ class RecoverableProducer:
         return self._accept(topic, value, key, partition, timestamp_ms, headers, context, source, now)
 
     def publish_threadsafe(
-        self, topic: str, value: object = _MISSING, **fields: Unpack[Fields]
+        self, topic: str, value: object = MISSING, **fields: Unpack[Fields]
     ) -> "concurrent.futures.Future[Receipt]":
         """As `publish`, from another thread; the future is done once the record is accepted.
 
@@ -341,103 +309,6 @@ class RecoverableProducer:
         except Exception as error:  # noqa: BLE001 - the caller's, in its own thread
             future.set_exception(error)
 
-    def _store(
-        self,
-        topic: str,
-        value: object,
-        key: bytes | str | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-        context: object,
-        source: Any,
-        now: int,
-    ) -> Receipt:
-        if _get_ident() != self._thread:
-            self._refuse_thread()
-        kind = type(key)
-        if key is not None and not (self._plain_keys and (kind is bytes or kind is str)):
-            key = self._encode_key(topic, key, headers)
-        data: Any = value
-        if type(value) is not bytes or not self._plain_values:
-            data = self._wire_value(topic, value, headers, key)
-        if headers is not None or data is None or len(data) + (0 if key is None else UTF8_MOST * len(key)) > self._fits:
-            self._refuse_too_large(topic, key, data, headers)
-        timestamp_ms = now // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
-        if context is None and source is None:
-            receipt: Receipt = self._writer.append(topic, key, data, timestamp_ms, headers, partition)
-        else:
-            receipt = self._store_with_note(topic, key, data, timestamp_ms, headers, partition, context, source)
-        if receipt.sequence % TURN_CALLS == 0:
-            self._turn_ends = 0
-        return receipt
-
-    def _refuse_too_large(self, topic: str, key: bytes | str | None, data: bytes | None, headers: object) -> None:
-        size = size_of(key, data, headers)
-        if size > self._fits:
-            raise RecordTooLargeError(
-                "the record is above max_request_size: raise it (and Kafka's limit), or publish less at once "
-                f"topic={topic!r} bytes={size} max_request_size={self._config.max_request_size}"
-            )
-
-    def _store_with_note(
-        self,
-        topic: str,
-        key: Any,
-        data: Any,
-        timestamp_ms: int,
-        headers: Any,
-        partition: int | None,
-        context: Any,
-        source: Any,
-    ) -> Receipt:
-        if source is not None:
-            source = check_source(source)
-            if self._sources is None:
-                message = "await source_positions() before the first publish with a source"
-                raise RecoverError(f"{message}: it says where to go on reading")
-        try:
-            raw = None if context is None else encode_payload(context)
-            context = None if raw is None else msgspec.msgpack.decode(raw)
-            note = encode_payload(Note(raw, source))
-        except Exception as error:
-            message = "the context must be plain data that msgspec can encode, and read back"
-            raise EncodeError(f"{message} type={type(context).__qualname__} error={error!s:.{ERROR_MOST}}") from error
-        if len(note) > CONTEXT_MOST:
-            raise EncodeError(f"the context is too large: store it elsewhere bytes={len(note)} most={CONTEXT_MOST}")
-        receipt: Receipt = self._writer.append(topic, key, data, timestamp_ms, headers, partition, note)
-        if source is not None:
-            self._get_runtime().ring.note_source(source, receipt.sequence, receipt._batch.segment)  # noqa: SLF001
-        if raw is None:
-            return receipt
-        return Receipt(receipt.sequence, receipt._index, receipt._batch, context)  # noqa: SLF001
-
-    def _find(self, topic: Any, key: Any, partition: Any) -> Any:
-        """Check what the writer does not know yet, and ask the router."""
-        if type(topic) is not str:
-            raise EncodeError(f"a topic must be a plain str: pass str(topic) type={type(topic).__qualname__}")
-        check_topic(topic)
-        runtime = self._runtime
-        assert runtime is not None  # it may be stopping: copies of dead letters are published until delivery ends
-        if partition is not None:
-            partition = check_partition(partition)
-            known = runtime.ring.topics.get(topic, 0)
-            if known and partition >= known:
-                raise EncodeError(
-                    "the partition does not exist, as far as is known by now: choose one of the topic's "
-                    f"topic={topic} partition={partition} partitions={known}"
-                )
-        return runtime.delivery.router.find(topic, key, partition)
-
-    def _wire_value(self, topic: str, value: object, headers: Any, key: object) -> bytes | None:
-        if value is _MISSING:
-            raise EncodeError(f"the value is missing: pass it, or None for a tombstone topic={topic!r}")
-        data = self._encode_value(topic, value, headers)
-        if data is None and key is None:
-            message = "a record needs a key or a value: a tombstone without a key deletes nothing"
-            raise EncodeError(f"{message} topic={topic!r}")
-        return data
-
     async def _give_turn(self, now: int) -> None:
         """Look at the state, and let the rest of the loop run where it has not since the last look."""
         counted, sequence = self._turn_ends == 0, self._get_runtime().writer.next_sequence()
@@ -452,6 +323,9 @@ class RecoverableProducer:
 
     def _note_turn(self) -> None:
         self._turned = True
+
+    def _end_turn(self) -> None:
+        self._turn_ends = 0
 
     def _look(self, now: int) -> None:
         runtime = self._get_runtime()
@@ -496,8 +370,8 @@ class RecoverableProducer:
         runtime = self._get_runtime_here()
         await runtime.read()
         found = runtime.ring.sources.items()
-        self._sources = {TopicPartition(topic, partition): newest[0] + 1 for (topic, partition), newest in found}
-        return dict(self._sources)
+        self._acceptor.takes_sources = True
+        return {TopicPartition(topic, partition): newest[0] + 1 for (topic, partition), newest in found}
 
     # -- delivery ------------------------------------------------------------------------------------------------------
 
@@ -696,10 +570,6 @@ class RecoverableProducer:
         if self._loop.is_closed():
             message = "the event loop of the producer has ended: await its stop() in a running loop, and make a new one"
             raise ClosedError(f"{message} path={self.wal_path}") from None
-
-    def _refuse_thread(self) -> None:
-        self._get_runtime()
-        raise RecoverError("publish belongs to the loop's thread: use publish_threadsafe from others")
 
     def _refuse_in_callback(self, call: str) -> None:
         reporter = None if self._runtime is None else self._runtime.reporter

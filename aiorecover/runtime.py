@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -54,7 +53,6 @@ class Runtime:
         if self.reporter is not None:
             self.delivery.report = self.reporter.report
         self.recovered = 0
-        self.find: Callable[..., Any] = self.delivery.router.find
         self.lanes_filled = asyncio.Event()  # what earlier lives left is in the lanes
         self.adoption: Adoption | None = None
         self.manifests: Manifests | None = None
@@ -94,7 +92,7 @@ class Runtime:
         return cls(config, directory, ring, segments)
 
     def _find(self, topic: str, key: Any, partition: int | None) -> Any:
-        return self.find(topic, key, partition)
+        return self.delivery.router.find(topic, key, partition)
 
     def start(self) -> None:
         """Begin: accept, flush, recover, deliver."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiorecover import ClosedError, RecoverableProducer, RecoverError
-from aiorecover.producer import TURN_CALLS
+from aiorecover.acceptor import TURN_CALLS, Acceptor
 from aiorecover.ring import inspect, writer
 
 pytestmark = pytest.mark.skipif(
@@ -129,7 +129,7 @@ def test_usual_records_meet_no_python_of_ours_but_each_of_a_turn_does(tmp_path: 
                 await producer.publish("topic", b"value", key=b"key")
 
     def profiler(frame: Any, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_name == "_store":
+        if event == "call" and frame.f_code is Acceptor.store.__code__:
             seen.append(frame.f_locals["now"])
 
     sys.setprofile(profiler)

@@ -14,7 +14,7 @@ from aiorecover.kafka.lanes import WAITING, DeliveryLane, Event, LaneState
 from aiorecover.ring.lane import DEAD, UNASSIGNED, Lane
 from aiorecover.ring.records import NULL, murmur2, varint
 from aiorecover.ring.writer import Target
-from aiorecover.serialization import encode_key
+from aiorecover.serialization import check_partition, check_topic, encode_key
 
 if TYPE_CHECKING:
     from aiorecover.kafka.broker_task import BrokerTask
@@ -98,9 +98,10 @@ class Router:
         """Return where a record goes, and its key as Kafka writes it; the writer asks once for each key.
 
         Raises:
-            EncodeError: the key is neither text nor bytes; what the caller's partitioner raises, goes through.
+            EncodeError: topic, key or partition cannot be; what the caller's partitioner raises, goes through.
 
         """
+        partition = self._check(name, partition)
         topic = self.topic(name)
         topic.used_at = self.delivery.now()
         data = encode_key(name, key)
@@ -121,6 +122,20 @@ class Router:
         if key is None or type(key) in (str, bytes):
             topic.keys[key if partition is None else (key, partition)] = found
         return found
+
+    def _check(self, name: str, partition: Any) -> int | None:
+        """Check a topic's name, and a partition, which is returned as an int."""
+        if type(name) is not str:
+            raise EncodeError(f"a topic must be a plain str: pass str(topic) type={type(name).__qualname__}")
+        check_topic(name)
+        number = check_partition(partition)
+        known = self.ring.topics.get(name, 0)
+        if number is not None and known and number >= known:
+            raise EncodeError(
+                "the partition does not exist, as far as is known by now: choose one of the topic's "
+                f"topic={name} partition={number} partitions={known}"
+            )
+        return number
 
     def route(self, topic: Topic, key: bytes | None) -> Lane:
         """Return the lane of a record whose topic's partitions have become known.

@@ -6,7 +6,7 @@
 One slice store, then one store of the batch's commit word: from there on the record is accepted (R5).
 
 `aiorecover/_speedups.c` is the twin in C: where it was built, `Writer` and `append_raw` are its own, and `accepting`
-puts its `Acceptor` before the producer's own Python.
+puts its `Acceptor` before that of the producer.
 """
 
 from collections.abc import Callable

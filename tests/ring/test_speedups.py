@@ -395,7 +395,7 @@ def test_nothing_is_kept_whatever_fails(tmp_path: Path) -> None:
 
 
 def accepting(store: Store, fits: int) -> Any:
-    """The twin of a producer's `_store` that refuses what is rare."""
+    """The twin of `Acceptor.store` that refuses what is rare."""
 
     def encode(_: str, value: object, *__: object) -> bytes:
         if isinstance(value, float):
