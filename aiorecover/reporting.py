@@ -57,8 +57,7 @@ class Reporter:
 
 def batch_bytes(batch: Batch) -> tuple[bytes, bytes]:
     """Return a batch's records and notes; blocks where it is cold."""
-    notes = batch.read_notes() if batch.notes < batch.notes_from else b""
-    return bytes(batch.read()), notes
+    return bytes(batch.read()), batch.read_notes()
 
 
 def reports_of(batch: Batch, data: tuple[bytes, bytes]) -> list[DeliveryReport]:

@@ -1,6 +1,7 @@
 """Damage under a producer: the rest is delivered in order, what is gone is counted and named, its bytes are kept."""
 
 import logging
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from aiorecover import RecoverableProducer
+from aiorecover.testing import MemoryDisk, MockCluster
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import read_topic
 
@@ -61,3 +63,25 @@ async def test_a_ring_that_holds_nothing_any_more_is_no_reason_not_to_start(tmp_
         await producer.publish("orders", b"v", partition=0)
         counts = producer.statistics()
         assert (counts.accepted, counts.recovered, counts.pending) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "damage", "damaged"), [(4, b"\xff" * 20, 1), (-5, b"\xc1", 0)], ids=["end", "content"]
+)
+async def test_a_damaged_context_that_no_flush_covered_holds_up_no_other_record(
+    place: int, damage: bytes, damaged: int
+) -> None:
+    """Where its end is gone, so is where the others begin; else its record is delivered without it."""
+    disk = MemoryDisk()
+    async with RecoverableProducer(disk, bootstrap_servers=NOWHERE, fsync="never", stop_timeout_ms=0) as producer:
+        await producer.publish("orders", b"1", context={"note": 1})
+        await producer.publish("others", b"2", context={"more": 2})
+        left = disk.after_process_death()
+    ring = left.files.stored.files[left.path / "0" / "ring"].live
+    os.pwrite(ring, damage, os.pread(ring, os.fstat(ring).st_size, 0).index(b"note") + place)
+    with MockCluster() as cluster:
+        async with RecoverableProducer(left, bootstrap_servers=cluster.bootstrap_servers) as producer:
+            await producer.flush(WITHIN_MS)
+            counts = producer.statistics()
+    assert (counts.delivered, counts.damaged) == (2 - damaged, damaged)
+    assert not counts.flush_failed

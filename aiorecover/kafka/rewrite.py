@@ -23,7 +23,7 @@ from aiorecover.kafka.outcomes import UNREAD
 from aiorecover.kafka.router import DEAD_TOPIC, PartitionerError, Topic
 from aiorecover.ring.format import BatchState
 from aiorecover.ring.lane import DEAD, VARINT_MOST, Lane, note_room
-from aiorecover.ring.notes import Note, encode_payload, read_notes
+from aiorecover.ring.notes import Note, encode_payload, notes_by_index
 from aiorecover.ring.records import id_of, key_of, timestamp_delta, walk
 from aiorecover.ring.segments import Batch
 from aiorecover.ring.writer import append_raw
@@ -280,7 +280,7 @@ class Rewriter:
         parent = laid.parent
         data = await _read(parent)
         groups: dict[tuple[Lane, int], list[_Record]] = {}
-        notes = _notes_of(parent)
+        notes = notes_by_index(parent.read_notes())
         turn = time.monotonic()
         for index, span in enumerate(walk(data)):
             record = data[span[0] : span[4]]
@@ -329,12 +329,6 @@ async def _read(batch: Batch) -> bytes:
     if batch.segment.mapping is None:
         return bytes(await asyncio.to_thread(batch.read))
     return bytes(batch.read())
-
-
-def _notes_of(parent: Batch) -> dict[int, Note]:
-    if parent.notes == parent.notes_from:
-        return {}
-    return {index: note for _, index, note in read_notes(parent.read_notes())}
 
 
 def _dead_note(note: Note | None, lane: Lane, reason: str) -> Note:

@@ -185,7 +185,7 @@ def point_holds(read: Read, head: BatchHead, at: int, notes: int, point: SyncPoi
 
 
 def intact(read: Read, found: Found, *, flush_pending: bool) -> bool:
-    """Whether a waiting batch of this boot is what was stored (R14): its newest sync point, then the records after it.
+    """Whether a waiting batch of this boot is what was stored (R14): its newest sync point, then what comes after it.
 
     ``flush_pending``: the process died within a flush, so the newest point may be half stored. Then the older one
     holds, or there was none, and the second word of the newest is as it was: zero.
@@ -195,12 +195,13 @@ def intact(read: Read, found: Found, *, flush_pending: bool) -> bool:
     half_stored = flush_pending and (which >= 0 or not found.head.points[newest].notes)
     if which != newest and found.head.points[newest].end and not half_stored:
         return False
-    start, index = found.at + RECORDS_AT, 0
+    start, index, notes = found.at + RECORDS_AT, 0, found.notes_from
     if which >= 0:
-        start, index = found.head.points[which].end, found.head.points[which].count
+        start, index, notes, _ = found.head.points[which]
     try:
+        notes_crc(bytes(read(found.notes, notes)), 0)  # are they whole
         return index + check(read(start, found.end), first=index) == found.count
-    except DamagedRecordError:
+    except (DamagedRecordError, DamagedNoteError):
         return False
 
 
