@@ -80,7 +80,6 @@ class Adoption:
 
     Attributes:
         directories: those that were delivered to the end.
-        look_s: seconds between two looks.
 
     """
 
@@ -89,7 +88,7 @@ class Adoption:
         self._config = replace(config, adoption_grace_ms=None, full_timeout_ms=0)
         self._own, self._open = own, open_
         grace_s = (config.adoption_grace_ms or 0) / 1000
-        self.look_s = min(max(grace_s * LOOK_SHARE, LOOK_LEAST_S), LOOK_MOST_S)
+        self._look_s = min(max(grace_s * LOOK_SHARE, LOOK_LEAST_S), LOOK_MOST_S)
         self._grace_s = max(grace_s, RETAKE_S)
         self._turn_s = min(max(config.full_timeout_ms / 1000 * TURN_SHARE, TURN_LEAST_S), TURN_MOST_S)
         self.directories = self._records = 0
@@ -105,6 +104,13 @@ class Adoption:
         """Records of adopted directories that were delivered, or became dead letters."""
         return self._records + (0 if self._adopted is None else _done(self._adopted))
 
+    async def run(self) -> None:
+        """Look again and again."""
+        pause_s = self._look_s
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = await self.look()
+
     async def stop(self) -> None:
         """End the turn that is under way, and let go of its directory."""
         if not self._ending.done():
@@ -118,14 +124,14 @@ class Adoption:
             self._remember(await asyncio.to_thread(self._survey))
         except WalError as error:
             self._refuse("", str(error))
-            return self.look_s
+            return self._look_s
         now = self._loop.time()
         due = [(max(one.free_since + self._grace_s, one.not_before), name) for name, one in self._known.items()]
         for at, name in sorted(due):
             if at <= now and self._ready and await self._waits(name, self._known[name]) and self._ready:
                 await self._have_turn(name, self._known[name])
                 return RETAKE_S
-        return self.look_s
+        return self._look_s
 
     @property
     def _ready(self) -> bool:

@@ -1,15 +1,15 @@
 """What exists between `start` and `stop`: directory, ring, keeper, delivery, and the coroutines beside them."""
 
 import asyncio
+import errno
 import logging
 import time
 from contextlib import AsyncExitStack
 from typing import Any
 
 from aiorecover.adoption import Adoption
-from aiorecover.background import adopt_orphans, expire, watch_owner
 from aiorecover.config import Config
-from aiorecover.errors import ClosedError, DeliveryPendingError, RecoverError, WalError
+from aiorecover.errors import ClosedError, DeliveryPendingError, RecoverError, WalError, WalIOError
 from aiorecover.kafka.delivery import Delivery, DeliveryOptions, cancel_all
 from aiorecover.kafka.expiry import Expiry
 from aiorecover.kafka.lanes import LaneState
@@ -26,6 +26,7 @@ from aiorecover.ring.segments import Segment
 from aiorecover.ring.writer import FIRST_SEQUENCE, Writer
 from aiorecover.statistics import Statistics
 
+OWNER_S = 1.0  # between two looks at the paths of the directory's files
 CLOSE_S = 2.0  # what a slow disk has to let go of the directory
 
 log = logging.getLogger("aiorecover")
@@ -98,14 +99,14 @@ class Runtime:
         """Begin: accept, flush, recover, deliver."""
         self.keeper.start()
         self.delivery.start()
-        beside = [watch_owner(self.directory)]
+        beside = [self._watch_owner()]
         if not self._segments:
             self.lanes_filled.set()
         if self.config.delivery_timeout_ms is not None:
-            beside.append(expire(Expiry(self.delivery), self.config.delivery_timeout_ms / 1000))
+            beside.append(Expiry(self.delivery).run(self.config.delivery_timeout_ms / 1000))
         if self.config.adoption_grace_ms is not None:
             self.adoption = Adoption(self.config, self, Runtime.open)
-            beside.append(adopt_orphans(self.adoption))
+            beside.append(self.adoption.run())
         if self.manifests is not None:
             beside.append(self.manifests.run(self.lanes_filled))
         loop = asyncio.get_running_loop()
@@ -115,6 +116,19 @@ class Runtime:
             self._tasks.append(self._recovery)
         for task in self._tasks:
             task.add_done_callback(self._ended)
+
+    async def _watch_owner(self) -> None:
+        """Look at the directory's files once a second.
+
+        Raises:
+            WalIOError: one was removed or replaced: another process may have the directory.
+
+        """
+        while True:
+            await asyncio.sleep(OWNER_S)
+            replaced = await asyncio.to_thread(self.directory.replaced)
+            if replaced is not None:
+                raise WalIOError(errno.ESTALE, replaced, str(self.directory.path))
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if task.cancelled() and not self.ring.closing:

@@ -23,7 +23,7 @@ LAYERS = [
     ["aiorecover.producer"],
     ["aiorecover.dead_letters"],
     ["aiorecover.runtime"],
-    ["aiorecover.acceptor", "aiorecover.background", "aiorecover.adoption", "aiorecover.manifests"],
+    ["aiorecover.acceptor", "aiorecover.adoption", "aiorecover.manifests"],
     ["aiorecover.reporting"],
     ["aiorecover.kafka"],
     ["aiorecover.ring"],

@@ -1,5 +1,6 @@
 """``delivery_timeout_ms``: what could not be delivered in time becomes dead letters."""
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from aiorecover.ring.segments import Batch
 if TYPE_CHECKING:
     from aiorecover.kafka.delivery import Delivery
 
+LOOK_S = 0.5  # between two looks for records that are too old
+
 _log = logging.getLogger("aiorecover")
 
 
@@ -20,6 +23,12 @@ class Expiry:
 
     def __init__(self, delivery: "Delivery") -> None:
         self.delivery, self.ring, self.rewriter = delivery, delivery.ring, delivery.rewriter
+
+    async def run(self, limit_s: float) -> None:
+        """Bury again and again what was accepted more than ``limit_s`` seconds ago."""
+        while True:
+            await asyncio.sleep(min(LOOK_S, limit_s / 4))
+            self.bury_before(self.ring.files.now_ms() / 1000 - limit_s)
 
     def bury_before(self, moment: float) -> None:
         """Bury what was accepted before ``moment``, Unix seconds, and is neither in flight nor held; returns at once.
