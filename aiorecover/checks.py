@@ -1,4 +1,4 @@
-"""What the value of one option must be: each check returns the value as it is kept, or raises `ConfigError`."""
+"""The checks of options and time limits: each returns the value as it is kept, or raises `ConfigError`."""
 
 import inspect
 import os
@@ -15,6 +15,7 @@ from aiorecover.serialization import check_topic
 PORT: Final = 9092  # Kafka's, where a server is named without one
 PORT_MAX: Final = 65_535  # a port is 16 bits
 DURATION_MAX_MS: Final = 100 * 365 * 86_400_000  # a century: the clocks of threads overflow at 292 years
+TIME_LIMIT_MAX_MS: Final = 10**12  # 30 years: what is longer is a mistake, of the unit perhaps
 
 _SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\],@\ud800-\udfff]+)(?::(?P<port>[0-9]{1,5}))?")
 _INSTANCE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # one plain folder name, never hidden or ".."
@@ -148,6 +149,24 @@ def servers(given: object) -> tuple[str, ...]:
             f"{shown('bootstrap_servers', given)}",
         )
     return tuple(_server(server) for server in given)
+
+
+def seconds_of(timeout_ms: object) -> float | None:
+    """Return a call's time limit in seconds; None: there is none.
+
+    Raises:
+        ConfigError: it is no number of milliseconds.
+
+    """
+    if timeout_ms is None:
+        return None
+    if not isinstance(timeout_ms, int | float) or isinstance(timeout_ms, bool):
+        raise ConfigError(f"timeout_ms must be a number of milliseconds, or None {shown('timeout_ms', timeout_ms)}")
+    if not 0 <= timeout_ms <= TIME_LIMIT_MAX_MS:  # nor NaN
+        raise ConfigError(
+            f"timeout_ms must be from 0 to {TIME_LIMIT_MAX_MS} milliseconds, or None timeout_ms={timeout_ms!r:.100}"
+        )
+    return timeout_ms / 1000
 
 
 def _server(server: object) -> str:

@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaTimeoutError
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover.acceptor import MISSING, TURN_CALLS, Acceptor
+from aiorecover.checks import seconds_of
 from aiorecover.config import Config, Options
 from aiorecover.dead_letters import DeadLetters
 from aiorecover.errors import (
@@ -34,7 +35,6 @@ from aiorecover.receipt import DeliveryReport, Receipt
 from aiorecover.runtime import Runtime, let_go
 from aiorecover.serialization import Headers, check_topic
 from aiorecover.statistics import Statistics
-from aiorecover.time_limit import seconds_of
 
 log = logging.getLogger("aiorecover")
 

@@ -31,7 +31,7 @@ LAYERS = [
         f"aiorecover.{base}"
         for base in (
             *("config", "checks", "deduplicator", "serialization", "statistics", "receipt"),
-            *("record_id", "time_limit", "log", "errors"),
+            *("record_id", "log", "errors"),
         )
     ],
 ]
@@ -48,7 +48,6 @@ PURE = {
     "aiorecover.record_id": (),
     "aiorecover.deduplicator": (),
     "aiorecover.receipt": (),
-    "aiorecover.time_limit": (),
     "aiorecover.serialization": (),
     "aiorecover.errors": (),
 }
