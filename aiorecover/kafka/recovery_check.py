@@ -7,7 +7,7 @@ have, so they have to have all that is in the leader's log first: a request of a
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka
@@ -15,8 +15,9 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from aiorecover.kafka.client import FAILURES
 from aiorecover.kafka.lanes import DeliveryLane
+from aiorecover.record_id import record_id_of
 from aiorecover.ring.format import BatchState
-from aiorecover.ring.records import ID_NAME, DamagedRecordError, id_of, walk
+from aiorecover.ring.records import DamagedRecordError, id_of, walk
 from aiorecover.ring.segments import Batch
 
 if TYPE_CHECKING:
@@ -76,19 +77,21 @@ class RecoveryCheck:
                 )
                 lane.checked = True
                 self.end_doubt(lane)
-                for batch in batches:
-                    if batch.state is BatchState.SENT and batch.identity is None:
-                        batch.store(BatchState.SEALED, self.delivery.ring.epoch)
+                self._send_anew(batches)
                 return True
         last = max((number for number, batch in enumerate(batches) if _ids(batch) & found), default=-1)
         lane.checked = last + 1 < len(batches)  # else those that come after are looked for, too
         for batch in batches[: last + 1]:
             self.delivery.settle_found(lane, batch)
-        for batch in batches[last + 1 :]:
-            if batch.state is BatchState.SENT and batch.identity is None:  # it is not there: sent anew
-                batch.store(BatchState.SEALED, self.delivery.ring.epoch)
+        self._send_anew(batches[last + 1 :])
         self.end_doubt(lane)
         return True
+
+    def _send_anew(self, batches: list[Batch]) -> None:
+        """Give other identities to batches that are not there, or that nobody can look for."""
+        for batch in batches:
+            if batch.state is BatchState.SENT and batch.identity is None:
+                batch.store(BatchState.SEALED, self.delivery.ring.epoch)
 
     def end_doubt(self, lane: DeliveryLane) -> None:
         """Have what follows go under another identity: a request that is late must not pass for it (R13)."""
@@ -121,7 +124,8 @@ class RecoveryCheck:
         end: int = offset
         return end
 
-    async def _read(self, lane: DeliveryLane, batches: list[Batch]) -> set[tuple[str, int, int]]:
+    async def _read(self, lane: DeliveryLane, batches: list[Batch]) -> set[str | None]:
+        """Return the ids of what the partition holds since the oldest of the batches; None is one without an id."""
         options = {name: value for name, value in self.delivery.client.options.items() if name in CONSUMER_OPTIONS}
         consumer = AIOKafkaConsumer(
             group_id=None, enable_auto_commit=False, isolation_level="read_committed", **options
@@ -136,29 +140,18 @@ class RecoveryCheck:
             if place is None or place.offset >= end:
                 return set()
             consumer.seek(partition, place.offset)
-            found: set[tuple[str, int, int]] = set()
+            found: set[str | None] = set()
             while await consumer.position(partition) < end:
                 read = await consumer.getmany(partition, timeout_ms=int(READ_S * 1000), max_records=5000)
-                for record in read.get(partition, ()):
-                    found.update(_id_of(record.headers))
+                found.update(record_id_of(record.headers) for record in read.get(partition, ()))
             return found
         finally:
             await consumer.stop()
 
 
-def _id_of(headers: Any) -> list[tuple[str, int, int]]:
-    for name, value in reversed(headers or ()):
-        if name.encode() == ID_NAME and value:
-            producer, _, rest = value.decode("ascii", "replace").partition("/")
-            epoch, _, sequence = rest.partition("/")
-            if epoch.isdecimal() and sequence.isdecimal():
-                return [(producer, int(epoch), int(sequence))]
-    return []
-
-
-def _ids(batch: Batch) -> set[tuple[str, int, int]]:
+def _ids(batch: Batch) -> set[str]:
     data = bytes(batch.read())
     try:
-        return {id_of(data, span[4]) for span in walk(data)}
+        return {"{}/{}/{}".format(*id_of(data, span[4])) for span in walk(data)}
     except DamagedRecordError:
         return set()
