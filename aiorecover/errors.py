@@ -24,24 +24,6 @@ A type exists only where a caller would act differently. Messages are lower case
 
 from aiokafka.errors import KafkaError
 
-__all__ = [
-    "ClosedError",
-    "ConfigError",
-    "DeliveryError",
-    "DeliveryPendingError",
-    "EncodeError",
-    "PermanentDeliveryError",
-    "RecordTooLargeError",
-    "RecoverError",
-    "WalCorruptError",
-    "WalDestinationError",
-    "WalError",
-    "WalFormatError",
-    "WalFullError",
-    "WalIOError",
-    "WalLockedError",
-]
-
 
 class RecoverError(Exception):
     """Base of every error of this package."""

@@ -19,24 +19,6 @@ import msgspec
 
 from aiorecover.errors import EncodeError
 
-__all__ = [
-    "ERROR_MOST",
-    "BytesLike",
-    "Encoder",
-    "Headers",
-    "Serializer",
-    "SerializerObject",
-    "check_partition",
-    "check_source",
-    "check_timestamp",
-    "check_topic",
-    "encode_key",
-    "encode_value",
-    "key_encoder",
-    "size_of",
-    "value_encoder",
-]
-
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Encoder: TypeAlias = Callable[[str, object, Headers | None], bytes | None]
@@ -217,27 +199,23 @@ def _length(part: object) -> int:
         return 0
 
 
-def _utf8(topic: str | None, text: str, what: str) -> bytes:
+def _utf8(topic: str, text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         raise EncodeError(
             f"the {what} holds lone surrogates, which UTF-8 does not have: pass bytes, or clean the text "
-            f"at={error.start}{_at(topic)}",
+            f"at={error.start} topic={topic!r}",
         ) from error
 
 
-def _copied(topic: str | None, data: BytesLike, what: str) -> bytes:
+def _copied(topic: str, data: BytesLike, what: str) -> bytes:
     try:
         return bytes(data)
     except ValueError as error:  # a memoryview that was released
         raise EncodeError(
-            f"the {what} cannot be read: publish before releasing the memoryview error={error}{_at(topic)}",
+            f"the {what} cannot be read: publish before releasing the memoryview error={error} topic={topic!r}",
         ) from error
-
-
-def _at(topic: str | None) -> str:
-    return "" if topic is None else f" topic={topic!r}"
 
 
 def _foreign(value: Any) -> object:
