@@ -1,4 +1,4 @@
-"""Adoption: what a process that is gone has left is delivered by a neighbour, a producer of the same ``wal_dir``.
+"""Adoption: a producer delivers what a process that is gone has left in the same ``wal_dir``.
 
 Each quarter of ``adoption_grace_ms`` (0.1 to 5 s) a producer looks at the other directories; looking takes no lock. It
 adopts one where
@@ -54,12 +54,12 @@ class Opened(Protocol):
         """Wait until what is in the ring now is done."""
 
     async def close(self) -> int:
-        """Let go of the directory; the number of records left."""
+        """Let go of the directory; return the number of records left."""
 
 
 @dataclass(slots=True)
 class Neighbour:
-    """What is known of a directory that no process has."""
+    """A directory that no process has."""
 
     checkpoint: Checkpoint
     free_since: float
@@ -79,7 +79,7 @@ class Adoption:
     """Look after the other directories of the ``wal_dir`` of a started producer.
 
     Attributes:
-        directories: those that were delivered to the end.
+        directories: number of those that were delivered to the end.
 
     """
 
@@ -119,7 +119,7 @@ class Adoption:
             await asyncio.wait({self._turn})
 
     async def look(self) -> float:
-        """Look at the other directories, and deliver one that is due; the seconds to the next look."""
+        """Look at the other directories, and deliver one that is due; return the seconds to the next look."""
         try:
             self._remember(await asyncio.to_thread(self._survey))
         except WalError as error:
@@ -202,7 +202,7 @@ class Adoption:
     # -- delivering it -------------------------------------------------------------------------------------------------
 
     async def _have_turn(self, name: str, one: Neighbour) -> None:
-        """Deliver a directory for a turn, in a task of its own: to cancel the caller must not leave it half open."""
+        """Deliver a directory for a turn, in a task of its own: a caller that is cancelled leaves it to its end."""
         self._turn = self._loop.create_task(self._take_turn(name, one), name="aiorecover-adoption")
         await asyncio.wait({self._turn})
         error = None if self._turn.cancelled() else self._turn.exception()

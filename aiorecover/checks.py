@@ -19,8 +19,8 @@ TIME_LIMIT_MAX_MS: Final = 10**12  # 30 years: what is longer is a mistake, of t
 
 _SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\],@\ud800-\udfff]+)(?::(?P<port>[0-9]{1,5}))?")
 _INSTANCE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # one plain folder name, never hidden or ".."
-_NAME_MAX = 249  # as long as a topic's: the name stands in every checkpoint, whose place is fixed
-_SURROGATE = re.compile(r"[\ud800-\udfff]")  # what Python makes of bytes that are no text: nobody can store it
+_NAME_MAX = 249  # as long as a topic's
+_SURROGATE = re.compile(r"[\ud800-\udfff]")  # Python reads bytes that are no text as these: UTF-8 has none
 
 _CODECS: Mapping[str, Callable[[], bool]] = {
     "gzip": codec.has_gzip,

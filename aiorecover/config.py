@@ -1,7 +1,7 @@
 """Every option of a producer, checked where it is given: no file, no network, no event loop.
 
-``Config.from_options`` is the one way from what a user wrote to what the rest of the package reads. It
-refuses what it does not know and what cannot be meant together.
+``Config.from_options`` is the one way from what a user wrote to what the rest of the package reads. It refuses options
+that it does not know, and options that contradict each other.
 """
 
 import difflib
@@ -231,7 +231,7 @@ class Config:
         return config
 
 
-# Every option of ours; the ranges leave out what cannot work, not what is unwise.
+# Every option of ours; a range leaves out the values that cannot work, not those that are unwise.
 _CHECKS: Mapping[str, Check] = {
     "name": text,
     "cluster_id": text,
@@ -263,7 +263,7 @@ _CHECKS: Mapping[str, Check] = {
     "audit_topic": topic,
 }
 
-# Of what is passed through, only what aiokafka would find out at start or not at all.
+# The options that are passed through, where aiokafka would find a mistake at the start only, or never.
 _CLIENT_CHECKS: Mapping[str, Check] = {
     "client_id": text,
     "compression_type": compression,
@@ -281,7 +281,7 @@ _CLIENT_CHECKS: Mapping[str, Check] = {
 }
 
 KNOWN_OPTIONS = sorted({*Options.__annotations__, *(name for name, _, _ in _FORCED)})
-ALIKE = 0.7  # what is less like an option is no slip of the pen
+ALIKE = 0.7  # a name less like an option is no misspelling of it
 _DEFAULTS = {one.name: one.default for one in fields(Config)}
 
 
@@ -300,7 +300,7 @@ def _refuse_forced(options: Mapping[str, Any]) -> None:
 
 
 def _with_derived(own: dict[str, Any]) -> dict[str, Any]:
-    """Options left out that follow from those given."""
+    """Add the options that were left out and follow from others."""
     own.setdefault("max_batch_size", min(BATCH_SIZE, own.get("max_request_size", REQUEST_SIZE)))
     first_pause = own.get("retry_backoff_ms", _DEFAULTS["retry_backoff_ms"])
     own.setdefault("retry_backoff_max_ms", max(first_pause, _DEFAULTS["retry_backoff_max_ms"]))
@@ -308,7 +308,7 @@ def _with_derived(own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _conflicts(config: Config) -> Iterator[str]:
-    """What is wrong with options that are right each by itself."""
+    """Say which options, each right by itself, are wrong together."""
     yield from _size_conflicts(config)
     if config.retry_backoff_max_ms < config.retry_backoff_ms:
         yield (
@@ -316,7 +316,7 @@ def _conflicts(config: Config) -> Iterator[str]:
             f"retry_backoff_max_ms={config.retry_backoff_max_ms} retry_backoff_ms={config.retry_backoff_ms}"
         )
     used = config.on_full == "wait" or config.instance is not None or config.adoption_grace_ms is not None
-    if not used and config.full_timeout_ms != _DEFAULTS["full_timeout_ms"]:  # the default said aloud is harmless
+    if not used and config.full_timeout_ms != _DEFAULTS["full_timeout_ms"]:  # the default is harmless
         yield (
             'full_timeout_ms has no effect: set on_full="wait", instance or adoption_grace_ms, or leave it out '
             f"full_timeout_ms={config.full_timeout_ms}"
@@ -365,7 +365,7 @@ def _size_conflicts(config: Config) -> Iterator[str]:
 
 
 def _check_security(client: Mapping[str, Any]) -> None:
-    """The combinations that aiokafka refuses when it is built: told here, where the options are written."""
+    """Refuse here, where the options are written, the combinations that aiokafka would refuse at the start."""
     protocol = client.get("security_protocol", "PLAINTEXT")
     context = client.get("ssl_context")
     if protocol in _TLS and context is None:
@@ -376,7 +376,7 @@ def _check_security(client: Mapping[str, Any]) -> None:
     if "security_protocol" not in client:
         _refuse_unused_login(client, mechanism)
     if protocol not in _SASL:
-        return  # said aloud: credentials left over from another environment are harmless
+        return  # the protocol was named: credentials left over from another environment are harmless
     needed: tuple[tuple[str, str], ...] = (("sasl_plain_username", "str"), ("sasl_plain_password", "str"))
     if mechanism == "OAUTHBEARER":
         needed = (("sasl_oauth_token_provider", "AbstractTokenProvider"),)
@@ -388,9 +388,9 @@ def _check_security(client: Mapping[str, Any]) -> None:
 
 
 def _refuse_unused_login(client: Mapping[str, Any], mechanism: str) -> None:
-    """Without a word on the protocol aiokafka logs in nowhere, and sends in the clear."""
+    """Refuse a login without a ``security_protocol``: aiokafka would ignore it, and send in the clear."""
     given = [name for name in _LOGIN if client.get(name) is not None]
-    if mechanism != "PLAIN":  # aiokafka's default, so said aloud it means nothing
+    if mechanism != "PLAIN":  # aiokafka's default means nothing, also where it is given
         given.append("sasl_mechanism")
     if given:
         message = (

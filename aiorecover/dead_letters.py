@@ -1,4 +1,4 @@
-"""`producer.dead_letters`: what Kafka refused for good, or what came too late, to be looked at and dealt with."""
+"""`producer.dead_letters`: list, requeue, export and purge the records that Kafka refused, or that came too late."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 REQUEUED_HEADER = "aiorecover-requeued"  # of a record that is published again: the id that was refused
 ALL = "all"
-LOOK_S = 0.01  # between two looks whether earlier lives are read
+LOOK_S = 0.01  # between two looks whether earlier lives have been read
 STEP = 64  # batches of letters that are requeued with one flush
 
 Encode = msgspec.json.Encoder().encode
@@ -52,7 +52,7 @@ _Batches: TypeAlias = list[Batch]
 
 
 class DeadLetters:
-    """The lane of dead letters, oldest first. It holds a quarter of the ring at the most; then lanes halt."""
+    """The lane of dead letters, oldest first. It holds a quarter of the ring at most; beyond that, lanes halt."""
 
     def __init__(self, runtime: "Callable[[], Runtime]") -> None:
         """``runtime()`` returns the opened producer's parts, or raises `ClosedError`."""
@@ -133,7 +133,7 @@ class DeadLetters:
         return number
 
     async def _batches(self) -> _Batches:
-        """Return those that hold letters now, once what earlier lives left is known."""
+        """Return the batches that hold letters now, once what earlier lives left is known."""
         while not self._get().lanes_filled.is_set():  # noqa: ASYNC110 - raises once the producer is stopped
             await asyncio.sleep(LOOK_S)
         return [batch for batch in self._get().ring.lane(DEAD_TOPIC, DEAD).queue if not batch.done]
@@ -142,7 +142,7 @@ class DeadLetters:
         self._get()
         data = await asyncio.to_thread(batch_bytes, batch)
         self._get()
-        return [] if batch.done else letters_of(batch, data)  # else its place may be in use again
+        return [] if batch.done else letters_of(batch, data)  # a batch that is done may have been overwritten
 
     async def _take_out(self, what: str, *, anew: bool) -> int:
         """Take letters out, some batches at a time; ``anew``: publish them again before."""

@@ -1,18 +1,14 @@
-"""Which records a consumer has had already, told by their ids, in whatever order they come. Pure: no clock, no I/O.
+"""Tell repeated records from new ones by their ids, in whatever order they come. Pure: no clock, no I/O.
 
-What was in flight when a producer died may be sent again, and a topic may be read twice: the id in the header
-``aiorecover-id`` is the same each time. Of each producer and epoch one bit a sequence says what was had.
+A record that was in flight when its producer died may be sent again, and a topic may be read twice: the id in the
+header ``aiorecover-id`` is the same each time. Each producer and epoch has one bit for each sequence that was seen.
 
-Why bits, and not intervals of sequences, which would be one for a whole epoch where nothing is missing: a consumer
-mostly sees a part of an epoch, one partition's, whose sequences hardly ever follow each other. Of a million records
-over six partitions, one in six at random is 139,000 intervals for 167,000 records: 6.8 MB in memory and 1.4 MB to be
-stored, against 174 KB and 131 KB (measured; over 24 partitions 1.9 MB and 0.4 MB against the same). A consumer that
-sees all of them would need one interval, and pays these 131 KB here. And a record that was had changes one page, a
-small row of a table, whatever comes in which order.
+Bits, not intervals of sequences: a consumer mostly sees one partition of an epoch, whose sequences hardly ever follow
+each other. A random sixth of a million records takes 174 KB of memory and 131 KB of storage as bits, 6.8 MB and 1.4 MB
+as intervals (measured). A new record changes one page, a small row of a table.
 
-Bounded: the bits stand in pages of 4,096 sequences, some 700 bytes each; of more than ``max_pages`` the one that was
-begun first is forgotten, and its records count as new. So what lies beyond the bound is towards repeats, never towards
-loss.
+The bits stand in pages of 4,096 sequences, some 700 bytes each. Beyond ``max_pages`` the page that was begun first is
+forgotten, and its records count as new: the bound may let a repeat pass, and never loses a record.
 """
 
 import re
@@ -26,8 +22,8 @@ from aiorecover.errors import ConfigError
 from aiorecover.record_id import parse_record_id
 
 PAGE: Final = 4096  # sequences: half a kilobyte of bits, little enough for a producer that publishes ten records
-MAX_PAGES: Final = 16_384  # 13 MB, up to 67 million records: what a crash repeats is what was in flight, far less
-LEAST_PAGES: Final = 16  # with fewer, some producers at once would push out what each other had a moment ago
+MAX_PAGES: Final = 16_384  # 13 MB, up to 67 million records: a crash repeats far fewer, those in flight
+LEAST_PAGES: Final = 16  # with fewer, a few producers at once would push out each other's newest pages
 
 _BYTES: Final = PAGE // 8
 _BYTES_LIKE: Final = (bytes, bytearray, memoryview)
@@ -36,7 +32,7 @@ _VERSION: Final = 1
 _TOPIC = re.compile("[a-zA-Z0-9._-]{1,249}")  # Kafka's rule
 
 Page = tuple[str, int, int, str]
-"""Producer id, epoch, which page of its sequences (0 has the sequences 0 to 4,095), and the topic, or an empty text."""
+"""Producer id, epoch, number of the page (0 has the sequences up to 4,095), and the topic, or an empty text."""
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
@@ -45,17 +41,17 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Deduplicator:
-    """Remembers which records were had.
+    """Remember which records were seen.
 
-    A consumer asks `add` for each record, and stores what came of it, its offsets and `to_bytes` (or only
-    `take_changes`) in one transaction. When that fails, what was added since is wrong: begin again with what is stored.
+    A consumer calls `add` for each record, and stores its results, its offsets and `to_bytes` (or only `take_changes`)
+    in one transaction. If that fails, begin again from what is stored: the records added since were not handled.
 
-    A record that a forwarder copies into another topic, headers and all, has the id of its original. With its topic
-    named it is another record, and pages are kept for each topic.
+    A record that a forwarder copies into another topic, headers and all, has the id of its original. Name the topic,
+    and it is another record: pages are kept for each topic.
 
-    Not for several threads at once. One can serve any number of topics and partitions; a record that may come to
-    several consumers, because partitions move between them, needs a state that is stored with its partition. There a
-    repeat is new that comes in another partition: of a record without a key, or behind a change of their number.
+    It is not for several threads at once, and serves any number of topics and partitions. Where partitions move between
+    consumers, keep a state for each partition and store it with the partition. A repeat that comes in another partition
+    is then new: that of a record without a key, or one after the number of partitions has changed.
     """
 
     def __init__(self, *, max_pages: int = MAX_PAGES) -> None:
@@ -73,14 +69,14 @@ class Deduplicator:
         """Pages that were forgotten: their records count as new."""
         self._pages: dict[Page, bytearray] = {}
         self._changed: dict[Page, None] = {}
-        self._told: set[Page] = set()  # of those that are kept: they stand in a table
+        self._in_table: set[Page] = set()  # the kept pages that the caller's table has
 
     def __len__(self) -> int:
-        """How many pages are kept."""
+        """Return the number of pages that are kept."""
         return len(self._pages)
 
     def __contains__(self, record: str | tuple[str, str]) -> bool:
-        """Whether the record was had (and not forgotten): its id, or its id and topic, as it was added.
+        """Whether a record was added and not forgotten; name its id, or its id and topic, as it was added.
 
         Raises:
             ConfigError: that is no record id, or no topic.
@@ -90,9 +86,9 @@ class Deduplicator:
         return page in self._pages and bool(self._pages[page][byte] & bit)
 
     def add(self, record_id: str | None, topic: str | None = None) -> bool:
-        """Remember the record; whether it is new: none with this id came before (in this ``topic``, if it is named).
+        """Remember a record; return whether it is new: none with this id came before (in ``topic``, if it is named).
 
-        None, a record without an id (`record_id_of`), cannot be told from others: it counts as new each time.
+        None, a record without an id (`record_id_of`), counts as new each time.
 
         Raises:
             ConfigError: that is no record id, or no topic.
@@ -109,23 +105,24 @@ class Deduplicator:
         return True
 
     def take_changes(self) -> dict[str, bytes | None]:
-        """The pages that changed since the last call, for a table with a row each; None: to be deleted.
+        """Return the pages that changed since the last call, for a table with a row each; None: delete the row.
 
-        For a consumer that commits often: a few hundred records change a few pages. `from_pages` takes them back.
+        A consumer that commits often stores less with it: a few hundred records change a few pages. `from_pages` reads
+        the table back.
         """
         changed, self._changed = self._changed, {}
-        self._told.update(page for page in changed if page in self._pages)
+        self._in_table.update(page for page in changed if page in self._pages)
         return {_name(page): _stored(self._pages[page]) if page in self._pages else None for page in changed}
 
     def to_bytes(self) -> bytes:
-        """Everything that is remembered; `from_bytes` takes it back."""
+        """Return everything that is remembered; `from_bytes` reads it back."""
         state = _State(_VERSION, [(_name(page), _stored(bits)) for page, bits in self._pages.items()])
         body = msgspec.msgpack.encode(state)
         return zlib.crc32(body).to_bytes(4, "big") + body
 
     @classmethod
     def from_bytes(cls, state: bytes, *, max_pages: int = MAX_PAGES) -> "Deduplicator":
-        """One that remembers what ``state`` says: `to_bytes` of another one.
+        """Return one that remembers ``state``, which another one's `to_bytes` returned.
 
         Raises:
             ConfigError: these are no such bytes, or they are damaged.
@@ -148,16 +145,16 @@ class Deduplicator:
 
     @classmethod
     def from_pages(cls, pages: Mapping[str, bytes], *, max_pages: int = MAX_PAGES) -> "Deduplicator":
-        """One that remembers what ``pages`` say, as `take_changes` gave them: of more than fit the last ones.
+        """Return one that remembers ``pages``, as `take_changes` returned them; the last ones where not all fit.
 
         Raises:
-            ConfigError: one of them is no such page, or there are none that could be.
+            ConfigError: ``pages`` is no mapping, or holds something that is no page.
 
         """
         one = cls(max_pages=max_pages)
         for page, bits in _pages(pages):
             one._begin(page)[: len(bits)] = bits
-            one._told.add(page)
+            one._in_table.add(page)
         return one
 
     def _begin(self, page: Page) -> bytearray:
@@ -169,8 +166,8 @@ class Deduplicator:
     def _forget(self, page: Page) -> None:
         del self._pages[page]
         self._changed.pop(page, None)
-        if page in self._told:
-            self._told.remove(page)
+        if page in self._in_table:
+            self._in_table.remove(page)
             self._changed[page] = None
         self.forgotten += 1
 
@@ -210,7 +207,7 @@ def _pages(pages: object) -> Iterator[tuple[Page, bytes]]:
 
 
 def _page(name: object) -> Page | None:
-    """Page 0 would be no sequence, which begin at 1; its number is one too small for that. It has one name only."""
+    """Return the page that a name stands for; None: it is no name of one, or not its only spelling."""
     if not isinstance(name, str):
         return None
     producer_id, _, rest = name.partition("/")
@@ -220,11 +217,11 @@ def _page(name: object) -> Page | None:
         return None
     if not number.isdecimal() or len(number) > _DIGITS_MOST:
         return None
-    known = parse_record_id(f"{producer_id}/{epoch}/{int(number) * PAGE + 1}")
+    known = parse_record_id(f"{producer_id}/{epoch}/{int(number) * PAGE + 1}")  # an id that is in the page
     page = None if known is None else (producer_id, known[1], int(number), topic)
     return page if page is not None and _name(page) == name else None
 
 
 def _stored(bits: bytearray) -> bytes:
-    """The lowest bit first, without the zero bytes at the end."""
+    """Return the bits, the lowest first, without the zero bytes at the end."""
     return bytes(bits.rstrip(b"\0"))

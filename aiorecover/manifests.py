@@ -96,7 +96,7 @@ class Ranges:
 
     @property
     def pairs(self) -> Pairs:
-        """First and last of each."""
+        """The first and last number of each range."""
         return tuple(zip(self._firsts, self._lasts, strict=True))
 
     def add(self, first: int, last: int) -> None:
@@ -108,7 +108,7 @@ class Ranges:
 
 
 class _Account:
-    """What is known of one epoch, and what of it Kafka has."""
+    """One epoch: what is known of its records, and which of that was published."""
 
     def __init__(self) -> None:
         self.last = self.settled = self.part = 0

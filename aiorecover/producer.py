@@ -41,11 +41,11 @@ log = logging.getLogger("aiorecover")
 TURN_NS = 1_000_000  # a task that only publishes gives the other ones a turn once a millisecond at least
 ROOM_S = 0.01  # between two attempts to store, while callers wait for room
 
-_STARTED: weakref.WeakSet["RecoverableProducer"] = weakref.WeakSet()  # a forked child must disown these
+_STARTED: weakref.WeakSet["RecoverableProducer"] = weakref.WeakSet()  # a forked child refuses to use these
 
 
 class Fields(TypedDict, total=False):
-    """What a record may have beside topic and value; see `RecoverableProducer.publish`."""
+    """The arguments of `RecoverableProducer.publish` beside topic and value."""
 
     key: bytes | str | None
     partition: int | None
@@ -84,13 +84,13 @@ class RecoverableProducer:
         self._line = asyncio.Lock()  # callers that wait for room, first come, first served
         self._in_line = 0
         self._turn_ends = 0  # the next publish looks closer once the clock is past this
-        self._turned = True  # the loop has had a turn since it was last looked at,
-        self._turn_first = 0  # when the next record had this sequence
+        self._turned = True  # the loop has had a turn since the last look
+        self._turn_first = 0  # the sequence of the next record at that look
         self.producer_id = ""
         self.epoch = 0
 
     def __repr__(self) -> str:
-        """Where its directory is, and its state."""
+        """Name the directory and the state."""
         return f"<RecoverableProducer {self.wal_path or self._config.wal_dir} {self.state}>"
 
     # -- life cycle ----------------------------------------------------------------------------------------------------
@@ -135,13 +135,12 @@ class RecoverableProducer:
         log.info("started path=%s producer_id=%s epoch=%d", runtime.directory.path, self.producer_id, self.epoch)
 
     async def stop(self, timeout_ms: int | None = None) -> int:
-        """Deliver what can be delivered in time, then close; the number of records left in the ring.
+        """Deliver what can be delivered in time, then close; return the number of records left in the ring.
 
-        The number is 1 where what earlier starts left could not be read yet.
+        The next start delivers them. The number is 1 where it is not known, since the ring could not be read yet.
 
         Args:
-            timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``. What is left is delivered after
-                the next start.
+            timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``.
 
         Raises:
             ConfigError: ``timeout_ms`` is no number of milliseconds; the producer goes on.
@@ -264,7 +263,7 @@ class RecoverableProducer:
         context: object = None,
         source: tuple[str, int, int] | None = None,
     ) -> Receipt:
-        """As `publish`, as a plain call; it gives no turn.
+        """Accept one record as `publish` does, in a plain call that gives the loop no turn.
 
         Raises:
             ConfigError: with ``fsync="always"``, which has to wait.
@@ -282,7 +281,7 @@ class RecoverableProducer:
     def publish_threadsafe(
         self, topic: str, value: object = MISSING, **fields: Unpack[Fields]
     ) -> "concurrent.futures.Future[Receipt]":
-        """As `publish`, from another thread; the future is done once the record is accepted.
+        """Accept one record as `publish` does, from another thread; the future is done once it is accepted.
 
         The calls of one thread keep their order, unless they have to wait (``fsync="always"``, ``on_full="wait"``).
 
@@ -337,7 +336,7 @@ class RecoverableProducer:
         self._turn_ends = now + TURN_NS
 
     async def _store_when_room(self, record: tuple[Any, ...]) -> Receipt:
-        """Stand in line until there is room, up to ``full_timeout_ms``."""
+        """Store a record once there is room, in turn with other callers, within ``full_timeout_ms``."""
         last: WalFullError | None = None
         self._in_line += 1
         try:
@@ -356,11 +355,11 @@ class RecoverableProducer:
             self._in_line -= 1
 
     async def source_positions(self) -> dict[TopicPartition, int]:
-        """Where to go on reading what this directory's records were made from.
+        """Return where to go on reading: for each partition that a ``source`` has named, the next offset.
 
-        Of each partition that a ``source`` has named: the offset after that of the record accepted last, also where it
-        is lower than one before. To be awaited before the first `publish` with a ``source``. After a power cut it goes
-        back to what a completed flush covered; what is left of the records after that is made again.
+        It is the offset after that of the record accepted last, also where that is lower than one before. Await this
+        before the first `publish` with a ``source``. After a power cut a position goes back to what a completed flush
+        covered: records after it are made again.
 
         Raises:
             ClosedError: the producer is not running.
@@ -379,7 +378,7 @@ class RecoverableProducer:
         """Wait until everything that is in the ring now, earlier epochs included, is in Kafka or a dead letter.
 
         Args:
-            timeout_ms: at most so long, in milliseconds; None waits as long as it takes, or until it is stopped.
+            timeout_ms: the time limit in milliseconds; None: until all is delivered, or the producer stops.
 
         Raises:
             ConfigError: ``timeout_ms`` is no number of milliseconds.
@@ -395,7 +394,7 @@ class RecoverableProducer:
         await self._unless_stopped(runtime.drained(limit))
 
     async def wait_delivered(self, receipt: Receipt, timeout_ms: int | None) -> DeliveryReport:
-        """Behind `Receipt.delivered`."""
+        """Do what `Receipt.delivered` says."""
         limit = seconds_of(timeout_ms)
         if self._runtime is None or self._life == "forked":
             raise self._closed_error()
@@ -439,9 +438,9 @@ class RecoverableProducer:
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> "asyncio.Future[RecordMetadata]":
-        """As aiokafka's: a future of the record's metadata. The record is accepted when this returns.
+        """Accept one record, and return a future of its metadata, as aiokafka's.
 
-        Each future takes 2 KB until its record is in Kafka: in a long outage `publish` is the one to call.
+        Each future takes 2 KB until its record is in Kafka: call `publish` where an outage may be long.
         """
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         receipt = await self.publish(
@@ -468,7 +467,7 @@ class RecoverableProducer:
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> RecordMetadata:
-        """As aiokafka's: wait until the record is in Kafka; cancelled, it is delivered all the same.
+        """Wait until the record is in Kafka, as aiokafka's; it is delivered also where the caller is cancelled.
 
         Raises:
             DeliveryPendingError: not within ``request_timeout_ms``; it stays in the ring: do not publish it again.
@@ -481,7 +480,7 @@ class RecoverableProducer:
         return await self._metadata_of(receipt, timestamp_ms, self._config.request_timeout_ms)
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """As aiokafka's: the topic's partitions.
+        """Return the topic's partitions, as aiokafka's.
 
         Raises:
             KafkaTimeoutError: Kafka did not say within ``request_timeout_ms``.
@@ -502,7 +501,7 @@ class RecoverableProducer:
 
     @property
     def state(self) -> str:
-        """What it does now, as one word.
+        """The producer's state, as one word.
 
         ``created``, ``starting``, ``connecting``, ``connected``, ``halted`` (a lane waits for the next start),
         ``failed`` (the disk, or another owner of the directory: nothing is accepted), ``interrupted`` (delivery has
@@ -531,13 +530,13 @@ class RecoverableProducer:
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """What Kafka refused for good, or what came too late: list, requeue, export, purge."""
+        """The records that Kafka refused for good, or that came too late: list, requeue, export, purge."""
         return DeadLetters(self._get_runtime_here)
 
     def statistics(self) -> Statistics:
-        """A frozen snapshot whose counts add up.
+        """Return a frozen snapshot whose counts add up.
 
-        Other threads may call it; there some counts may be ahead of others by what is published meanwhile.
+        Other threads may call it; some counts may then be ahead of others by what is published meanwhile.
 
         Raises:
             ClosedError: before `start`, or in a forked child.
@@ -555,7 +554,7 @@ class RecoverableProducer:
         return self._runtime
 
     def _get_runtime_here(self) -> Runtime:
-        """For what is awaited: its futures and locks are those of one loop."""
+        """Return the runtime to a coroutine, which has to run in the producer's own loop."""
         runtime = self._get_runtime()
         self._refuse_elsewhere()
         return runtime

@@ -1,4 +1,4 @@
-"""What `publish` gives back, and what became of a record."""
+"""`Receipt`, which `publish` returns, and `DeliveryReport`, the end of a record."""
 
 from typing import Any, Literal
 
@@ -6,11 +6,12 @@ import msgspec
 
 
 class DeliveryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a record.
+    """The end of a record: it is in Kafka, or a dead letter.
 
-    ``status``: ``"delivered"`` or ``"dead_lettered"``. ``offset`` is None of a dead letter, and where the broker had
-    the batch before and does not say. ``timestamp_ms``: the record's, where ``on_delivery`` gets the report; None from
-    `Receipt.delivered`. ``context``: what was given to `publish`, as plain data. ``error``: why it is a dead letter.
+    ``status``: ``"delivered"`` or ``"dead_lettered"``. ``partition`` is -1 for a dead letter whose partition was not
+    known. ``offset`` is None for a dead letter, and where the broker had the batch already and does not say.
+    ``timestamp_ms`` (since 1970) is the record's in ``on_delivery``, None from `Receipt.delivered`. ``context``: what
+    `publish` was given, as plain data. ``error``: why it is a dead letter.
     """
 
     topic: str
@@ -39,7 +40,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def epoch(self) -> int:
-        """The opening of the directory that accepted it."""
+        """The number of the directory's opening in which the record was accepted."""
         epoch: int = self._batch.epoch
         return epoch
 
@@ -52,7 +53,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         """Wait until the record is in Kafka.
 
         Args:
-            timeout_ms: at most so long, in milliseconds; None waits until it is settled or the producer stops.
+            timeout_ms: the time limit in milliseconds; None: until it is settled, or the producer stops.
 
         Raises:
             ConfigError: ``timeout_ms`` is no number of milliseconds.
@@ -66,5 +67,5 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         return report
 
     def __repr__(self) -> str:
-        """Topic and id; enough to find the record again."""
+        """Name topic and id: enough to find the record."""
         return f"Receipt(topic={self.topic!r}, record_id={self.record_id!r})"

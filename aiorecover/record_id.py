@@ -1,4 +1,4 @@
-"""The id of a record, read back from what Kafka gives."""
+"""Record ids, read from the headers of consumed records."""
 
 import re
 from collections.abc import Iterable
@@ -7,13 +7,13 @@ RECORD_ID_HEADER = "aiorecover-id"
 EPOCH_MAX = (1 << 31) - 1  # openings of one directory: one a second for 68 years
 SEQUENCE_MAX = 10**16 - 1  # records of one opening: a million a second for 300 years
 
-ID_PATTERN = "([a-z2-7]{13})/([1-9][0-9]{0,9})/([1-9][0-9]{0,15})"  # no other spelling of the numbers: one text each
+ID_PATTERN = "([a-z2-7]{13})/([1-9][0-9]{0,9})/([1-9][0-9]{0,15})"  # an id has one spelling
 
 _ID = re.compile(ID_PATTERN)
 
 
 def parse_record_id(text: str) -> tuple[str, int, int] | None:
-    """Producer id, epoch and sequence; None: no id of ours, which has one text only."""
+    """Return producer id, epoch and sequence; None: the text is no record id."""
     parts = _ID.fullmatch(text)
     if parts is None or int(parts[2]) > EPOCH_MAX or int(parts[3]) > SEQUENCE_MAX:
         return None
@@ -21,9 +21,9 @@ def parse_record_id(text: str) -> tuple[str, int, int] | None:
 
 
 def record_id_of(headers: Iterable[tuple[str, bytes | None]] | None) -> str | None:
-    """The record id among the headers of a consumed record (aiokafka's ``record.headers``); None: it has none.
+    """Return the record id in the headers of a consumed record (aiokafka's ``record.headers``); None: it has none.
 
-    Of several the last one counts: a record that is passed on with the headers of its source gets its own behind them.
+    The last one counts: a record that is passed on with the headers of its source gets its own after them.
     """
     found = None
     for name, content in headers or ():

@@ -15,7 +15,7 @@ from aiorecover.ring.notes import Note, notes_by_index
 from aiorecover.ring.records import id_of, timestamp_delta, walk
 from aiorecover.ring.segments import Batch
 
-CALL_S = 30.0  # an awaited one is cancelled then: it holds up its broker's other partitions, too
+CALL_S = 30.0  # a coroutine is cancelled then: it holds up its broker's other partitions, too
 OnDelivery = Callable[[DeliveryReport], Awaitable[None] | None]
 
 log = logging.getLogger("aiorecover")
@@ -46,7 +46,7 @@ class Reporter:
                         await result
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                    raise  # not the caller's: delivery ends
+                    raise  # delivery ends; else the callback was cancelled by itself
                 self.errors += 1
                 self._throttle.warn(
                     "on_delivery_failed", "on_delivery", "on_delivery raised, and delivery goes on error=%r", error

@@ -1,4 +1,4 @@
-"""What exists between `start` and `stop`: directory, ring, keeper, delivery, and the coroutines beside them."""
+"""The parts of a started producer: directory, ring, keeper, delivery, and the coroutines beside them."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ from aiorecover.ring.writer import FIRST_SEQUENCE, Writer
 from aiorecover.statistics import Statistics
 
 OWNER_S = 1.0  # between two looks at the paths of the directory's files
-CLOSE_S = 2.0  # what a slow disk has to let go of the directory
+CLOSE_S = 2.0  # that a slow disk may take to let go of the directory
 
 log = logging.getLogger("aiorecover")
 
@@ -161,7 +161,7 @@ class Runtime:
             self._recovery.result()
 
     async def stop(self, limit_s: float) -> int:
-        """Deliver what can be delivered in time, then close; the number of records left in the ring."""
+        """Deliver what can be delivered in time, then close; return the number of records left in the ring."""
         letting_go = None if self.adoption is None else asyncio.ensure_future(self.adoption.stop())
         try:
             async with asyncio.timeout(limit_s) as self._stopping:
@@ -176,13 +176,13 @@ class Runtime:
         return await self.close()
 
     def hurry(self, limit_s: float) -> None:
-        """Have a stop that is under way deliver for so long at most."""
+        """Let a stop that is under way deliver for ``limit_s`` seconds more at most."""
         until = asyncio.get_running_loop().time() + limit_s
         if self._stopping is not None and until < (self._stopping.when() or 0.0):
             self._stopping.reschedule(until)
 
     async def close(self) -> int:
-        """End everything and let go of the directory; the number of records left in the ring."""
+        """End everything and let go of the directory; return the number of records left in the ring."""
         if self._recovery is not None:  # only then is known what is left
             await asyncio.wait({self._recovery}, timeout=CLOSE_S)
         self.ring.closing = True
@@ -212,7 +212,7 @@ class Runtime:
             log.warning("stop_unclosed the disk does not answer: the directory is let go when the process ends")
 
     def abandon(self) -> int:
-        """Let go of the directory after the event loop has ended; the number of records left in the ring. Blocks."""
+        """Let go of the directory after the event loop has ended; return the number of records left. Blocks."""
         left = self._left()
         self.ring.closing = self.delivery.waiters.stopped = True
         self.keeper.abandon(CLOSE_S)
@@ -221,7 +221,7 @@ class Runtime:
         return left
 
     def _left(self) -> int:
-        """Records left in the ring; 1 where it could not be read, and may hold some."""
+        """Return the number of records left in the ring; 1 where it could not be read, and may hold some."""
         return max(self.pending(), int(self.ring.recovering))
 
     def _is_idle(self) -> bool:
@@ -247,12 +247,12 @@ class Runtime:
         return next(iter(self.delivery.troubles()), "nothing is wrong, they take their turn")
 
     def pending(self) -> int:
-        """Records that are not done, those in open batches too."""
+        """Return the number of records that are not done, those in open batches too."""
         open_ones = sum(lane.published.index for lane in list(self.ring.lanes.values()))  # also from other threads
         return self.ring.pending + open_ones - self.dead_letters()
 
     def dead_letters(self) -> int:
-        """Records in the lane of dead letters."""
+        """Return the number of records in the lane of dead letters."""
         lane = self.ring.lanes.get((DEAD_TOPIC, DEAD))
         return 0 if lane is None else sum(batch.count for batch in lane.queue)
 

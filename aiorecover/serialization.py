@@ -1,14 +1,12 @@
-"""From what the user passes to the bytes of a Kafka record (headers: `ring.records`).
+"""Keys, values and the other arguments of `publish`: checked, and encoded for a Kafka record (headers: `ring.records`).
 
-Every function here is pure, raises only ``EncodeError`` and stores nothing. An encoder is chosen once, when
-the producer is built, so that a publish pays for its own rule alone:
+Every function here is pure, and raises only ``EncodeError``. An encoder is chosen once, when the producer starts:
 
     value   bytes-like as it is · str as UTF-8 · None as null · anything else as JSON, or a serializer
     key     bytes-like as it is · str as UTF-8 · None as null, or a serializer
 
-Bytes-like values are copied: the caller may reuse its buffer as soon as the publish returns. None never
-reaches a serializer: it is Kafka's null (a tombstone in a compacted topic), and a key left out is not a key
-to serialize.
+Bytes-like values are copied: the caller may reuse its buffer as soon as `publish` returns. A serializer never gets
+None: that is Kafka's null (a tombstone in a compacted topic), or a key that was left out.
 """
 
 import re
@@ -25,17 +23,17 @@ Encoder: TypeAlias = Callable[[str, object, Headers | None], bytes | None]
 
 
 class SerializerObject(Protocol):
-    """A serializer that wants to know where its value goes (a schema registry's subject, say)."""
+    """A serializer that depends on the topic (a schema registry's subject, say)."""
 
     def serialize(self, topic: str, value: Any, headers: Headers | None, /) -> BytesLike | None:
-        """The bytes of ``value``, or None for Kafka's null. Must not block: it runs on the event loop."""
+        """Return the bytes of ``value``, or None for Kafka's null. It runs on the event loop and must not block."""
 
 
 Serializer: TypeAlias = Callable[[Any], BytesLike | None] | SerializerObject
 
 _BYTES_LIKE = (bytes, bytearray, memoryview)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")  # 249: with "-" and the partition it is a broker's folder name
-ERROR_MOST = 200  # characters of another's error: one that tells of itself, level for level, would fill the memory
+ERROR_MOST = 200  # characters of a foreign error: one may quote deeply nested data
 _PAIR = 2  # a header: name and value
 _PARTITION_MAX = 2**31 - 1  # int32 on the wire
 _OFFSET_MAX = 2**63 - 2  # int64 on the wire, and the offset after it has to exist, too
@@ -46,7 +44,7 @@ YEAR_10000_MS = 253_402_300_800_000  # a timestamp beyond it is in micro- or nan
 
 
 def encode_value(topic: str, value: object, headers: Headers | None = None) -> bytes | None:  # noqa: ARG001
-    """The bytes of a value without a serializer; ``headers`` is there for the signature that encoders share.
+    """Return the bytes of a value without a serializer; ``headers`` is there for the signature that encoders share.
 
     JSON is msgspec's: dataclasses, Structs, dict, list, int, datetime, UUID, Decimal (as text) and Enum natively,
     pydantic models through ``model_dump(mode="json", by_alias=True)``, numpy's numbers as the number; NaN and
@@ -76,11 +74,11 @@ def encode_value(topic: str, value: object, headers: Headers | None = None) -> b
 
 
 def encode_key(topic: str, key: object, headers: Headers | None = None) -> bytes | None:  # noqa: ARG001
-    """The bytes of a key without a serializer; ``headers`` is there for the signature that encoders share.
+    """Return the bytes of a key without a serializer; ``headers`` is there for the signature that encoders share.
 
     Raises:
-        EncodeError: the key is not bytes-like, str or None: what a number or a dict looks like as bytes
-            decides its partition, so that is not guessed.
+        EncodeError: the key is not bytes-like, str or None. How another type is spelled as bytes would decide its
+            partition, so it is not guessed.
 
     """
     if type(key) is bytes or key is None:
@@ -96,7 +94,7 @@ def encode_key(topic: str, key: object, headers: Headers | None = None) -> bytes
 
 
 def value_encoder(serializer: Serializer | None) -> Encoder:
-    """The encoder of values: ``encode_value``, or one that calls ``serializer``.
+    """Return the encoder of values: ``encode_value``, or one that calls ``serializer``.
 
     The encoder takes (topic, value, checked headers or None) and raises ``EncodeError``.
     """
@@ -104,7 +102,7 @@ def value_encoder(serializer: Serializer | None) -> Encoder:
 
 
 def key_encoder(serializer: Serializer | None) -> Encoder:
-    """The encoder of keys: ``encode_key``, or one that calls ``serializer``.
+    """Return the encoder of keys: ``encode_key``, or one that calls ``serializer``.
 
     The encoder takes (topic, key, checked headers or None) and raises ``EncodeError``.
     """
@@ -112,7 +110,7 @@ def key_encoder(serializer: Serializer | None) -> Encoder:
 
 
 def check_topic(topic: object) -> str:
-    """The topic as a plain ``str``; ask once per topic and keep the answer.
+    """Return a topic's name as a plain ``str``; call it once a topic.
 
     Raises:
         EncodeError: not a str, or a name that Kafka refuses.
@@ -129,7 +127,7 @@ def check_topic(topic: object) -> str:
 
 
 def check_partition(partition: object) -> int | None:
-    """A partition number, 0 to 2^31 - 1, or None; whether the topic has it is known later.
+    """Return a partition's number, 0 to 2^31 - 1, or None; whether the topic has it is not looked at.
 
     Raises:
         EncodeError: anything else.
@@ -146,7 +144,7 @@ def check_partition(partition: object) -> int | None:
 
 
 def check_timestamp(timestamp_ms: object) -> int:
-    """Milliseconds since 1970, up to the year 9999.
+    """Return a timestamp in milliseconds since 1970, up to the year 9999.
 
     Raises:
         EncodeError: anything else, another unit above all.
@@ -164,7 +162,7 @@ def check_timestamp(timestamp_ms: object) -> int:
 
 
 def check_source(source: object) -> tuple[str, int, int]:
-    """Topic, partition and offset of a consumed record.
+    """Return topic, partition and offset of a consumed record.
 
     Raises:
         EncodeError: anything else.
@@ -181,7 +179,7 @@ def check_source(source: object) -> tuple[str, int, int]:
 
 
 def size_of(key: bytes | str | None, data: bytes | None, headers: object) -> int:
-    """The bytes of a record's key, value and headers; what is no header counts nothing, and is refused later."""
+    """Return the bytes of a record's key, value and headers; what is no header counts 0, and is refused later."""
     size = len(data) if data is not None else 0
     if key is not None:
         size += len(key) if isinstance(key, bytes) or key.isascii() else len(key.encode(errors="surrogatepass"))
@@ -219,10 +217,10 @@ def _copied(topic: str, data: BytesLike, what: str) -> bytes:
 
 
 def _foreign(value: Any) -> object:
-    """What msgspec does not know: pydantic models and numpy's numbers, by their methods; subclasses of str, int, float.
+    """Return plain data for what msgspec does not know: pydantic models, numpy's numbers, subclasses of plain types.
 
-    numpy's float64 and str_ are such subclasses; the standard json module takes them, so they are taken here. True,
-    False and None come here only as keys, and get its names for them.
+    numpy's float64 and str_ are such subclasses. True, False and None come here only as keys of a dict, and get the
+    names that JSON has for them.
     """
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
@@ -241,7 +239,7 @@ def _foreign(value: Any) -> object:
     raise TypeError(f"no JSON form for type {type(value).__qualname__}")
 
 
-# One for all: an Encoder keeps no state between calls, and making one costs more than a small record does.
+# An Encoder keeps no state between calls, and making one costs more than encoding a small record.
 _encode_json = msgspec.json.Encoder(enc_hook=_foreign).encode
 
 
@@ -271,7 +269,7 @@ def _has_json(value: object) -> bool:
 
 
 def _serializing(serializer: Serializer, what: str) -> Encoder:
-    """An encoder that calls the user's serializer and trusts nothing that comes back."""
+    """Return an encoder that calls the user's serializer, and checks what that returns."""
     option = f"{what}_serializer"
     serialize = getattr(serializer, "serialize", None)
     if callable(serialize):

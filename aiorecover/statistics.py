@@ -1,4 +1,4 @@
-"""A frozen picture of a producer, for people and for metrics."""
+"""`Statistics`: the counts and the state of a producer at one moment, for people and for metrics."""
 
 import msgspec
 
@@ -7,19 +7,22 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of records since `start`: accepted + recovered = delivered + dead_lettered + damaged + pending (R15).
 
     Attributes:
-        recovered: of earlier epochs, found waiting at the opening; not known while ``recovering`` is True.
-        pending: accepted or recovered and not done; ``records_left`` is another word for it.
-        dead_letters: records in the lane of dead letters, those of earlier starts among them.
+        recovered: records of earlier epochs, found waiting at the opening; not known while ``recovering`` is True.
+        pending: records accepted or recovered and not done.
+        dead_letters: records in the lane of dead letters, those of earlier starts too.
         oldest_age_seconds: since the oldest record that waits was accepted; None: nothing waits.
         bytes_used: of segments that belong to lanes.
-        bytes_allocated: with those that are free and keep their disk space.
+        bytes_allocated: ``bytes_used``, and free segments that keep their disk space.
         full: the limit, or the volume's, does not let a lane take another segment.
-        lanes: topic-partitions that records were published to.
-        lanes_in_trouble: of them, those that do not get through.
-        lanes_halted: of them, those that wait for the next start.
-        directories_adopted: of processes that are gone, delivered to the end.
-        records_adopted: delivered, or dead letters, of such directories; in no other count.
         flush_failed: the disk failed: nothing is accepted until the directory is opened again.
+        requests: to brokers, with records.
+        errors: answers about a partition that were no acknowledgement.
+        callback_errors: exceptions that ``on_delivery`` raised.
+        lanes: topic-partitions that records were published to.
+        lanes_in_trouble: those of them that do not get through.
+        lanes_halted: those of them that wait for the next start.
+        directories_adopted: directories of processes that are gone, delivered to the end.
+        records_adopted: records of such directories that were delivered, or became dead letters; in no other count.
 
     """
 
@@ -53,5 +56,5 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def records_left(self) -> int:
-        """Records that the next start would find."""
+        """The records that the next start would find: ``pending``."""
         return self.pending
