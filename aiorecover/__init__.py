@@ -1,5 +1,13 @@
 """aiorecover: the asyncio producer for Kafka that does not lose records."""
 
+import platform
+
+if platform.system() != "Linux":  # before anything is imported that other systems lack
+    raise ImportError(
+        f"aiorecover needs Linux, and this is {platform.system()}: run it in a container or a virtual machine; "
+        'a project for several systems requires it as aiorecover; sys_platform == "linux"'
+    )
+
 from aiorecover.dead_letters import DeadLetter, DeadLetters
 from aiorecover.deduplicator import Deduplicator
 from aiorecover.errors import (

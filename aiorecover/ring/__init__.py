@@ -95,8 +95,9 @@ cold once a flush has covered it and the lane is 8 batches behind. ``damaged/`` 
 
 Refused, with one error that says what to do
 ============================================
-Not Linux; a file or link in place of a directory; a directory of another user that cannot be made safe; one of the
-first core, of a newer version, of another destination; a damaged checkpoint; a volume that cannot hold the least.
+A file or link in place of a directory; a directory of another user that cannot be made safe; one of the first core, of
+a newer version, of another destination; a damaged checkpoint; a volume that cannot hold the least. Other systems than
+Linux: by the import of ``aiorecover``.
 
 Slack
 =====

@@ -14,7 +14,6 @@ import errno
 import logging
 import os
 import stat
-import sys
 import weakref
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -83,13 +82,11 @@ class Directory:
             WalLockedError: another process has the directory asked for by name, or all numbers are taken.
             WalFormatError: a path is no directory of ours, or another version of aiorecover made it.
             WalCorruptError: the checkpoint is damaged.
-            WalIOError: the operating system refused, the permissions are unsafe, or this is not Linux.
+            WalIOError: the operating system refused, or the permissions are unsafe.
             WalFullError: no room for another file.
 
         """
         wal_dir = Path(wal_dir).absolute()
-        if sys.platform != "linux":
-            raise WalIOError(errno.ENOSYS, "the write-ahead log needs Linux: run the producer there", str(wal_dir))
         files = Files() if files is None else files
         _make_wal_dir(files, wal_dir)
         if instance is None:
@@ -382,5 +379,4 @@ def _close_in_child() -> None:
         directory.close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
+os.register_at_fork(after_in_child=_close_in_child)

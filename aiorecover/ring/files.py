@@ -7,6 +7,7 @@ time uses a method that changes a file, while any thread may read, look or flush
 
 import ctypes
 import errno
+import fcntl
 import functools
 import mmap
 import os
@@ -19,9 +20,6 @@ from pathlib import Path
 from typing import cast
 
 from aiorecover.errors import WalFullError, WalIOError
-
-if sys.platform != "win32":
-    import fcntl
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700

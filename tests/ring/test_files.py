@@ -551,30 +551,6 @@ def test_the_volume_is_counted_for_us(files: Files, tmp_path: Path) -> None:
         files.volume(tmp_path / "missing")
 
 
-ELSEWHERE = """\
-import os, sys
-import aiorecover.errors
-for name in [name for name in sys.modules if name.startswith("aiorecover.ring")]:
-    del sys.modules[name]
-sys.platform = "win32"
-sys.modules["fcntl"] = None
-del os.register_at_fork
-from aiorecover.ring.directory import Directory
-try:
-    Directory.take(sys.argv[1])
-except aiorecover.errors.WalIOError as error:
-    print(error)
-"""
-
-
-def test_other_systems_import_it_and_are_told_once_it_is_used(tmp_path: Path) -> None:
-    wal_dir = tmp_path / "wal"
-    command = [sys.executable, "-c", ELSEWHERE, str(wal_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "the write-ahead log needs Linux" in done.stdout, done.stderr
-    assert not wal_dir.exists()
-
-
 FORBIDDEN = """\
 import os, sys
 from pathlib import Path
