@@ -48,6 +48,7 @@ check: $(VENV)/dev.stamp  ## style, format and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy $(SOURCES)
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(VENV)/dev.stamp  ## the site, into build/docs
 	@$(BIN)/python -m sphinx --quiet --fail-on-warning --builder html docs build/docs
