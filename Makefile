@@ -42,7 +42,7 @@ test: $(VENV)/dev.stamp  ## all tests, against a real Kafka (Java 17 or newer, o
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope $(ARGS)
 
 test-quick: $(VENV)/dev.stamp  ## what needs neither Java nor Docker: a minute
-	@$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest --quick --numprocesses $(WORKERS) --dist loadscope $(ARGS)
 
 check: $(VENV)/dev.stamp  ## style, format and types
 	@$(BIN)/ruff check .

@@ -11,6 +11,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
@@ -93,10 +94,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing
     return Sharing(config, log)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out with ``--quick`` what takes long; what it imports, pyspark say, takes long, too."""
+    quick = config.getoption("quick") and collection_path.suffix == ".py"
+    return True if quick and not is_quick(collection_path.relative_to(config.rootpath).as_posix()) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     give_time(config, items)
-    if config.getoption("quick"):
-        items[:] = [item for item in items if is_quick(item.nodeid.partition("::")[0])]
 
 
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:

@@ -29,6 +29,7 @@ __all__ = ["Sharing", "give_time", "give_way", "is_for_the_patient", "is_patient
 _REPOSITORY = Path(__file__).parents[2]
 _CRASHES, _BROKERS, _SPARK = "tests/crash/", "brokers", "tests/spark/"
 _PROGRAMS = ("tests/benchmarks/", "tests/cli/", "tests/docs/", "tests/examples/", "tests/faults/", "tests/model/")
+_SERVERS = ("tests/integrations/test_prefork.py", "tests/testing/test_plugin.py")  # gunicorn, Celery, pytest itself
 _OF_THEIR_OWN = "tests/support/"  # what is in here starts brokers of its own
 _TAKES_ONE = re.compile(r"\bkafka3?: (Kafka)?Cluster\b")  # as an argument of a test or a fixture
 _KNOWS_BROKERS = re.compile(r"^from tests\.support\.(broker|secured)\b", re.MULTILINE)
@@ -103,7 +104,7 @@ def is_for_the_patient(scope: str) -> bool:
 @cache
 def is_quick(file: str) -> bool:
     """Whether the tests of a file start no Java, and no other program that takes long."""
-    return not file.startswith((_CRASHES, _SPARK, *_PROGRAMS)) and _KNOWS_BROKERS.search(_text(file)) is None
+    return not file.startswith((_CRASHES, _SPARK, *_PROGRAMS, *_SERVERS)) and _KNOWS_BROKERS.search(_text(file)) is None
 
 
 @cache
