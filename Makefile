@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick check docs bench prove clean python
+.PHONY: help demo test test-quick check docs bench figures prove clean python
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -56,6 +56,9 @@ docs: $(VENV)/dev.stamp  ## the site, into build/docs
 bench: $(VENV)/dev.stamp  ## measure, side by side with the alternatives: tables, pictures, 10 minutes
 	@$(BIN)/python -m tests.support.broker
 	@$(BIN)/python -m benchmarks --json $(MEASURED)/figures.json --plots $(MEASURED) $(ARGS)
+
+figures: $(VENV)/dev.stamp  ## draw what `make bench` has measured for the site, into docs/figures
+	@$(BIN)/python -m benchmarks.plots $(MEASURED)/figures.json --plots docs/figures
 
 prove: $(VENV)/dev.stamp  ## the long proofs: WHAT=cycles (default); WHAT= lists all of them; SEED=... COUNT=...
 	@$(BIN)/python -m tests.prove $(WHAT) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(ARGS)

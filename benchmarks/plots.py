@@ -6,16 +6,19 @@ Each benchmark that the JSON holds and that has a picture gets a PNG of its name
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from benchmarks.figures import BINS, Spread, spread
 
 WIDTH, HEIGHT, DPI = 10.0, 4.6, 160  # inches, and pixels for each: 1,600 pixels, of which a page shows half as many
+PALETTE = 64  # colours of a picture
 COLOURS = {
     "aiorecover publish": "#0b6e4f",
     "aiokafka send": "#c8553d",
@@ -39,8 +42,16 @@ def draw(content: Mapping[str, Any], directory: Path) -> list[Path]:
                 picture(figure, found)
                 _sign(figure, content["machine"])
                 drawn.append(directory / f"{name}.png")
-                figure.savefig(drawn[-1], dpi=DPI)
+                _save(figure, drawn[-1])
     return drawn
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Write a PNG with a palette: a third of the size, and the eye sees no difference."""
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=DPI)
+    pixels = Image.open(drawn).convert("RGB")
+    pixels.quantize(PALETTE, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def _style() -> None:
@@ -173,7 +184,7 @@ def _backlog(figure: Figure, found: Results) -> None:
     late.plot(names, [spread(idle, f"idle_{one}", 1e-6).median for one in names], "o--", color=OTHERS[-1], label="idle")
     late.set_yscale("log")
     late.yaxis.set_major_formatter("{x:g}")
-    late.set(title="How late the event loop is meanwhile, ms")
+    late.set(title="Event loop late meanwhile, ms")
     late.legend()
 
 
