@@ -10,6 +10,7 @@ release = version = version_of("aiorecover")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
+smartquotes = False  # `--json` has two hyphens
 default_role = "literal"  # `publish` in a docstring is code
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"

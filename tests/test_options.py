@@ -6,12 +6,11 @@ from dataclasses import fields
 import pytest
 
 from aiorecover.config import Config
-from tests.support.options import NOT_GIVEN, PAGE, rows, section, text
+from tests.support.options import MADE, NOT_GIVEN, rows
 
 
 def test_the_page_says_what_the_configuration_is() -> None:
-    _, said, _ = section(PAGE.read_text(encoding="utf-8"))
-    assert said == text(), "write it anew: python -m tests.support.options"
+    assert MADE.found() == MADE.text(), "write it anew: python -m tests.support.options"
 
 
 def test_every_option_that_can_be_set_has_a_line_with_a_meaning() -> None:

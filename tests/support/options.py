@@ -5,12 +5,11 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
-from pathlib import Path
 
 from aiorecover import config
 from aiorecover.config import Config
+from tests.support.pages import DOCS, Made
 
-PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 NOT_GIVEN = {"files", "client"}  # what `Config` makes of the options that are given
 UNITS = {"_ms": "ms", "_bytes": "bytes", "_size": "bytes"}
 HEAD = """\
@@ -20,13 +19,6 @@ HEAD = """\
 """
 WIDTH = 120
 TABLE = "| option | default | unit | what for |\n|---|---|---|---|\n"
-
-
-def section(page: str) -> tuple[str, str, str]:
-    """Return what the page has before the generated part, that part, and what follows it."""
-    before, title, rest = page.partition("## All options\n\n")
-    said, following, behind = rest.partition("\n## ")
-    return before + title, said, following + behind
 
 
 def text() -> str:
@@ -75,6 +67,7 @@ def _filled(what: str, names: list[str]) -> str:
     return textwrap.fill(f"{what}: " + ", ".join(f"`{name}`" for name in names) + ".", WIDTH)
 
 
+MADE = Made(DOCS / "options.md", "All options", text)
+
 if __name__ == "__main__":
-    before, _, behind = section(PAGE.read_text(encoding="utf-8"))
-    PAGE.write_text(before + text() + behind, encoding="utf-8")
+    MADE.write()
