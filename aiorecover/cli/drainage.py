@@ -146,13 +146,13 @@ def discard(path: pathlib.Path) -> int:
 
     Raises:
         WalLockedError: a process has it.
-        WalError: it cannot be read.
+        WalError: it cannot be read, or is not ours.
         OSError: it cannot be removed.
 
     """
+    count = sum(lane.records for lane in look(path).lanes)
     directory = Directory.take(path.parent, instance=path.name)
     try:
-        count = sum(lane.records for lane in look(path).lanes)
         shutil.rmtree(path)
     finally:
         directory.close()

@@ -4,9 +4,10 @@ What is read was there at some moment of the reading: a batch that the owner del
 waiting. After another boot, records count as their sync points say.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -192,6 +193,8 @@ def _opened(path: Path, files: Files, geometry: Geometry) -> "Iterator[_Ring]":
         raise WalFormatError(f"there is no ring: name the directory of an instance path={path}")
     fd = files.open(path / RING, read_only=True)
     try:
+        if files.status(path / CHECKPOINT) is None:
+            refuse_foreign(partial(files.read, fd), files.size(fd), geometry, path / RING)
         yield _Ring(files, fd, geometry)
     finally:
         files.close(fd)
@@ -221,10 +224,11 @@ class _Ring:
         return self._files.read(self._fd, place, size)
 
     def _find_segments(self) -> Iterator[tuple[int, SegmentHead]]:
-        for base in range(0, self._files.size(self._fd), self._geometry.region):
-            size = layout.read_region(self.read(base, layout.REGION_HEAD_SIZE), base, self._geometry)
-            if size is None:
-                continue
+        end = self._files.size(self._fd)
+        if end % self._geometry.region:  # it grows by whole regions: the rest was cut off
+            self.unreadable += 1
+        for base in range(0, end, self._geometry.region):
+            size = class_of(self.read, base, self._geometry) or self._geometry.large
             for at in self._geometry.places(size):
                 for _ in range(READS):
                     data = self.read(base + at, SEGMENT_HEAD_SIZE)
@@ -267,3 +271,33 @@ class _Ring:
     def is_intact(self, place: int, found: Found) -> bool:
         """Whether a batch of this boot is what was stored, as far as an owner that may be flushing lets it be seen."""
         return intact(lambda start, end: self.read(place + start, end - start), found, flush_pending=True)
+
+
+def class_of(read: Callable[[int, int], bytes], base: int, geometry: Geometry) -> int | None:
+    """Return the segment size of the region at ``base``; without its head the first segment's head says it.
+
+    ``read``: gives so many bytes of the file from an offset. None: nothing there is ours.
+    """
+    found = layout.read_region(read(base, layout.REGION_HEAD_SIZE), base, geometry)
+    if found is not None:
+        return found
+    for at in geometry.places(geometry.small):
+        data = read(base + at, SEGMENT_HEAD_SIZE)
+        size = layout.claimed_size(data)
+        if geometry.known(size) and layout.read_segment(data, base + at, size) is not None:
+            return size
+    return None
+
+
+def refuse_foreign(read: Callable[[int, int], bytes], size: int, geometry: Geometry, path: Path) -> None:
+    """Raise where a ring without a checkpoint holds something, and none of its regions is ours.
+
+    Raises:
+        WalFormatError: another program has written the file.
+
+    """
+    for base in range(0, size, geometry.region):
+        if not any(read(base, layout.REGION_HEAD_SIZE)) or class_of(read, base, geometry) is not None:
+            return
+    if size:
+        raise WalFormatError(f"the file belongs to another program: choose another wal_dir path={path}")

@@ -5,13 +5,14 @@ Records can be accepted then; `backlog` reads the rest. It blocks, and runs in a
 
 import base64
 from collections.abc import Callable, Iterator
+from functools import partial
 
-from aiorecover.errors import WalFormatError
 from aiorecover.ring import format as layout
 from aiorecover.ring.checkpoint import Checkpoint
 from aiorecover.ring.damage import keep_segment_aside
+from aiorecover.ring.directory import RING
 from aiorecover.ring.format import SEGMENT_HEAD_SIZE, SegmentHead
-from aiorecover.ring.inspect import look
+from aiorecover.ring.inspect import class_of, look, refuse_foreign
 from aiorecover.ring.ring import Ring
 from aiorecover.ring.segments import Region, Segment
 
@@ -35,7 +36,7 @@ def open_ring(ring: Ring, *, name: str | None = None, guarantee: str = "at_least
     boot_id = directory.boot_id
     ring.boot_id = bytes.fromhex(boot_id.replace("-", ""))[:16].ljust(16, b"\0") if boot_id else files.random(16)
     if stored is None:  # it is durable before anything is stored here (R1)
-        _refuse_foreign(ring)
+        refuse_foreign(partial(files.read, ring.fd), files.size(ring.fd), ring.geometry, directory.path / RING)
     segments: list[Segment] = []
     for base in range(0, files.size(ring.fd), ring.geometry.region):
         segments += _read_region(ring, base)
@@ -69,24 +70,12 @@ def open_ring(ring: Ring, *, name: str | None = None, guarantee: str = "at_least
     return segments
 
 
-def _refuse_foreign(ring: Ring) -> None:
-    """Raise where a ring without a checkpoint holds something, and none of its regions is ours: write over nothing."""
-    files, geometry = ring.files, ring.geometry
-    for base in range(0, files.size(ring.fd), geometry.region):
-        head = files.read(ring.fd, base, layout.REGION_HEAD_SIZE)
-        if not any(head) or (layout.read_region(head, base, geometry) or _class_of(ring, base)) is not None:
-            return
-    if files.size(ring.fd):
-        path = ring.directory.path / "ring"
-        raise WalFormatError(f"the file belongs to another program: choose another wal_dir path={path}")
-
-
 def _read_region(ring: Ring, base: int) -> Iterator[Segment]:
     files, geometry = ring.files, ring.geometry
-    size = layout.read_region(files.read(ring.fd, base, layout.REGION_HEAD_SIZE), base, geometry)
-    if size is None:  # its head was never durable, or is damaged
-        size = _class_of(ring, base) or geometry.large
-        files.write(ring.fd, base, layout.pack_region(size, base))
+    size = class_of(partial(files.read, ring.fd), base, geometry) or geometry.large
+    region_head = layout.pack_region(size, base)
+    if files.read(ring.fd, base, layout.REGION_HEAD_SIZE) != region_head:  # it was never durable, or is damaged
+        files.write(ring.fd, base, region_head)
     if files.size(ring.fd) < base + geometry.region:  # the process died as the file grew
         files.set_size(ring.fd, base + geometry.region)
     region = Region(files, ring.fd, base, size, geometry.region)
@@ -101,17 +90,6 @@ def _read_region(ring: Ring, base: int) -> Iterator[Segment]:
             ring.pool.add_hole(base + at, size)
         else:
             yield _segment(ring, region, at, head)
-
-
-def _class_of(ring: Ring, base: int) -> int | None:
-    """Return the class of a region without a head, as the first head of a segment says; None: there is none."""
-    geometry = ring.geometry
-    for at in geometry.places(geometry.small):
-        data = ring.files.read(ring.fd, base + at, SEGMENT_HEAD_SIZE)
-        size = layout.claimed_size(data)
-        if geometry.known(size) and layout.read_segment(data, base + at, size) is not None:
-            return size
-    return None
 
 
 def _segment(ring: Ring, region: Region, at: int, head: SegmentHead) -> Segment:

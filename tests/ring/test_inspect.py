@@ -9,6 +9,8 @@ from aiorecover.ring.inspect import look, waiting
 from aiorecover.ring.notes import Note, encode_payload
 from tests.ring.rig import SMALL, Boots, Rig
 
+SEGMENT_AT = 4096  # of the first segment in a ring
+
 
 def test_it_shows_what_waits_beside_the_owner_and_changes_nothing(tmp_path: Path) -> None:
     files = Boots(1)
@@ -49,4 +51,25 @@ def test_after_another_boot_it_counts_what_the_next_opening_would(tmp_path: Path
 
 def test_a_directory_without_a_ring_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(WalFormatError, match="there is no ring: name the directory of an instance"):
+        look(tmp_path)
+
+
+def test_a_region_without_its_head_hides_nothing(tmp_path: Path) -> None:
+    with Rig(tmp_path, Boots(1)) as rig:
+        for number in range(20):
+            rig.publish(number)
+        rig.flush()
+    ring = tmp_path / "0" / "ring"
+    with ring.open("r+b") as file:
+        file.write(bytes(SEGMENT_AT))
+    view = look(tmp_path / "0", Boots(1), SMALL)
+    assert (view.records, view.unreadable) == (20, 0)
+    with ring.open("r+b") as file:
+        file.truncate(ring.stat().st_size - 1)
+    assert look(tmp_path / "0", Boots(1), SMALL).unreadable == 1
+
+
+def test_a_file_of_another_program_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ring").write_bytes(b"a ring of mine" * 1000)
+    with pytest.raises(WalFormatError, match="the file belongs to another program"):
         look(tmp_path)
