@@ -3,6 +3,9 @@
 >>> producer = RecoverableProducer(**ProducerSettings().options())  # doctest: +SKIP
 """
 
+import difflib
+import logging
+import os
 import ssl
 import tomllib
 from collections.abc import Iterator
@@ -24,6 +27,9 @@ from aiorecover import ConfigError
 __all__ = ["ProducerSettings"]
 
 PREFIX = "AIORECOVER_"
+ALIKE = 0.7  # a name that is less like a setting's is another program's, as AIORECOVER_SERVICE_HOST of Kubernetes
+
+_log = logging.getLogger("aiorecover")
 
 Milliseconds = Annotated[int | None, BeforeValidator(lambda value: None if value == "none" else value)]
 """A number, or the word ``none``, which neither a variable nor TOML can say otherwise."""
@@ -105,12 +111,13 @@ class ProducerSettings(BaseSettings):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            wrong = _named(error)
+            wrong = self._named(error)
         except SettingsError as error:  # which names the variable alone
             wrong = str(error)
         except tomllib.TOMLDecodeError as error:
             wrong = f"{self.model_config.get('toml_file')}: {error}"
         else:
+            self._warn_of_slips()
             return
         raise ConfigError(f"the settings are wrong: {wrong}")  # beyond the block: what was caught holds the values
 
@@ -157,9 +164,33 @@ class ProducerSettings(BaseSettings):
             files = f"ssl_cafile={self.ssl_cafile} ssl_certfile={self.ssl_certfile} ssl_keyfile={self.ssl_keyfile}"
             raise ConfigError(f"the files of TLS cannot be used: {error} {files}") from None
 
+    @classmethod
+    def _warn_of_slips(cls) -> None:
+        """Log each variable whose name is nearly a setting's: pydantic-settings passes over what it does not know."""
+        prefix = cls.model_config["env_prefix"].upper()
+        for variable in os.environ:
+            name = variable.upper().removeprefix(prefix).lower()
+            if variable.upper().startswith(prefix) and name not in cls.model_fields and (near := cls._near(name)):
+                _log.warning("setting_unknown no setting has this name: did you mean %s? variable=%s", near, variable)
 
-def _named(error: ValidationError) -> str:
-    """Say which fields are wrong, and why, but not what they are."""
-    found = error.errors(include_input=False, include_context=False, include_url=False)
-    named = {str(one["loc"][0]): one["msg"][0].lower() + one["msg"][1:] for one in found}
-    return "; ".join(f"{name} ({PREFIX}{name.upper()}): {reason}" for name, reason in named.items())
+    @classmethod
+    def _near(cls, name: str) -> str | None:
+        """Return the variable of the setting that is nearly called so."""
+        near = difflib.get_close_matches(name, cls.model_fields, n=1, cutoff=ALIKE)
+        return cls._variable(near[0]) if near else None
+
+    @classmethod
+    def _variable(cls, name: str) -> str:
+        return f"{cls.model_config['env_prefix']}{name}".upper()
+
+    @classmethod
+    def _named(cls, error: ValidationError) -> str:
+        """Say which fields are wrong, and why, but not what they are."""
+        named: dict[str, str] = {}
+        for one in error.errors(include_input=False, include_context=False, include_url=False):
+            name, reason = str(one["loc"][0]), one["msg"][0].lower() + one["msg"][1:]
+            if one["type"] == "extra_forbidden":
+                near = cls._near(name)
+                reason = f"no setting has this name: did you mean {near}?" if near else "no setting has this name"
+            named[name] = reason
+        return "; ".join(f"{name} ({cls._variable(name)}): {reason}" for name, reason in named.items())

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from pydantic import SecretStr
+from pydantic_settings import SettingsConfigDict
 
 from aiorecover import ConfigError, RecoverableProducer
 from aiorecover.config import Options
@@ -30,7 +31,7 @@ NO_TEXT = {  # functions and objects: given beside the settings
 }
 FILES_OF_TLS = {"ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password"}
 SECRET = "correct-horse-battery"  # noqa: S105 - of nobody
-NEEDED = {"wal_dir": "wal", "bootstrap_servers": "localhost:1"}
+NEEDED: dict[str, Any] = {"wal_dir": "wal", "bootstrap_servers": "localhost:1"}
 PLAIN: dict[str, Any] = {
     **NEEDED,
     "security_protocol": "SASL_PLAINTEXT",
@@ -109,7 +110,7 @@ def test_every_setting_is_taken_from_its_variable(monkeypatch: pytest.MonkeyPatc
         ({}, ["wal_dir (AIORECOVER_WAL_DIR): field required", "bootstrap_servers (AIORECOVER_BOOTSTRAP_SERVERS)"]),
         ({**NEEDED, "linger_ms": "soon"}, ["linger_ms (AIORECOVER_LINGER_MS): input should be a valid integer"]),
         ({**NEEDED, "fsync": "often"}, ["fsync (AIORECOVER_FSYNC): input should be 'never', 'interval' or 'always'"]),
-        ({**NEEDED, "linger": 5}, ["linger (AIORECOVER_LINGER): extra inputs are not permitted"]),
+        ({**NEEDED, "linger": 5}, ["linger (AIORECOVER_LINGER): no setting has this name: did you mean A"]),
     ],
     ids=["nothing", "no number", "no choice", "no option"],
 )
@@ -121,18 +122,52 @@ def test_what_is_wrong_is_named_in_one_line(given: dict[str, Any], named: list[s
     assert [text for text in named if text not in str(caught.value)] == []
 
 
+def test_a_slip_in_a_variable_is_named_and_what_kubernetes_sets_is_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_8000_TCP_ADDR", "PURE_PYTHON", "FSYNC"):
+        monkeypatch.setenv(f"AIORECOVER_{name}", "always")  # FSYNC: a setting
+    ProducerSettings(**NEEDED)
+    assert caplog.text == ""
+    for name in ("AIORECOVER_FSNC", "aiorecover_linger", "FSNC"):
+        monkeypatch.setenv(name, SECRET)
+    ProducerSettings(**NEEDED)
+    slips = "setting_unknown no setting has this name: did you mean AIORECOVER_"
+    said = {line.getMessage() for line in caplog.records}
+    assert said == {
+        f"{slips}FSYNC? variable=AIORECOVER_FSNC",
+        f"{slips}LINGER_MS? variable=aiorecover_linger",
+    }
+
+
+def test_a_subclass_with_another_prefix_names_its_own_variables(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class OrdersSettings(ProducerSettings):
+        model_config = SettingsConfigDict(env_prefix="ORDERS_")
+
+    monkeypatch.setenv("ORDERS_LINGER_MS", "soon")
+    monkeypatch.setenv("AIORECOVER_FSNC", "always")
+    with pytest.raises(ConfigError, match=r"linger_ms \(ORDERS_LINGER_MS\): "):
+        OrdersSettings(**NEEDED)
+    monkeypatch.setenv("ORDERS_LINGER_MS", "7")
+    monkeypatch.setenv("ORDERS_FSNC", "always")
+    assert OrdersSettings(**NEEDED).linger_ms == 7
+    assert [line.getMessage().partition("? ")[2] for line in caplog.records] == ["variable=ORDERS_FSNC"]
+
+
 def test_a_file_that_cannot_be_read_is_named(directory: Path) -> None:
     (directory / "aiorecover.toml").write_text(f"sasl_plain_password = {SECRET}")
     with pytest.raises(ConfigError, match=r"aiorecover\.toml: .*line 1") as caught:
         ProducerSettings(**NEEDED)
     assert SECRET not in told(caught.value)
     (directory / "aiorecover.toml").write_text(f"password = '{SECRET}'")
-    with pytest.raises(ConfigError, match=r"password .*: extra inputs") as caught:
+    with pytest.raises(ConfigError, match=r"password .*: no setting has this name") as caught:
         ProducerSettings(**NEEDED)
     assert SECRET not in told(caught.value)
     (directory / "aiorecover.toml").unlink()
     (directory / ".env").write_text(f"AIORECOVER_SASL_PASSWORD={SECRET}")  # it has another name
-    with pytest.raises(ConfigError, match=r"sasl_password .*: extra inputs") as caught:
+    with pytest.raises(ConfigError, match=r"sasl_password .*: no setting has this name") as caught:
         ProducerSettings(**NEEDED)
     assert SECRET not in told(caught.value)
 
