@@ -1,8 +1,8 @@
 """The ring: records on disk from the moment they are accepted until Kafka has them. This is its specification.
 
 It knows no network. `directory` finds and locks, `opening` and `backlog` read what earlier lives left, `recovery` says
-what of it counts, `ring` gives segments of the `pool` to lanes, `lane` orders batches, `writer` stores records, `flush`
-makes them durable, `loading` reads them back.
+which of that counts, `ring` gives segments of the `pool` to lanes, `lane` orders batches, `writer` stores records,
+`flush` makes them durable, `loading` reads them back, `inspect` looks at a directory from outside.
 
 Words
 =====

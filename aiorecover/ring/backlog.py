@@ -1,4 +1,4 @@
-"""The backlog: what earlier lives left, read while records are accepted already.
+"""The backlog: batches that earlier lives left, read while records are accepted already.
 
 `recover` reads it, stores what follows from it (R3, R4, R8), and blocks, so it runs in a thread; `fill_lanes`, on the
 loop, puts it into the lanes, and delivery begins.
@@ -37,24 +37,24 @@ TAIL = 128  # bytes: the id is a record's last header
 
 @dataclass(slots=True)
 class Left:
-    """What a segment of an earlier life holds."""
+    """A segment of an earlier life, and the batches that wait in it."""
 
     segment: Segment
     waiting: int = 0  # batches
-    records: int = 0  # in them
-    first: Order | None = None  # of the oldest waiting batch
-    accepted_at: int = 0  # of that one, Unix seconds
-    at: int = 0  # and its place, with where the notes before it start
-    notes: int = 0
+    records: int = 0  # in these
+    first: Order | None = None  # the order of the oldest one
+    accepted_at: int = 0  # when that one was opened, Unix seconds
+    at: int = 0  # its place
+    notes: int = 0  # where the notes of the batch before it start
     children: list[Found] = field(default_factory=list)  # the waiting ones of a segment that holds rewritten batches
 
 
 @dataclass(slots=True)
 class Recovered:
-    """What earlier lives left, for `fill_lanes`."""
+    """All that `recover` found, for `fill_lanes`."""
 
     left: list[Left] = field(default_factory=list)
-    late: list[tuple[Segment, Found, int]] = field(default_factory=list)  # no point at their end; which point holds
+    late: list[tuple[Segment, Found, int]] = field(default_factory=list)  # no point at their end; which one holds
     records: int = 0
     damaged: int = 0  # records
     transaction: int = 0  # the highest number in a batch, and in a settled one (R12)
@@ -65,7 +65,7 @@ class Recovered:
 
 @dataclass(slots=True)
 class _Reading:
-    """What `recover` has found so far."""
+    """The state of `recover`: what it has found so far."""
 
     ring: Ring
     result: Recovered = field(default_factory=Recovered)
@@ -109,8 +109,8 @@ def recover(ring: Ring, segments: list[Segment]) -> Recovered:
 def _flush(ring: Ring, segments: list[Segment], doubt_since: int) -> None:
     """Make what lies there durable before anything follows from it (R4).
 
-    That there was another boot does not spare it: an opening before this one may have stored words since. Where it
-    fails, the word for the next opening is stored after it: death between the two is not guarded against.
+    After another boot too: an earlier opening in this boot may have stored words. If it fails, the dirty word for the
+    next opening is stored after it: death between the two is not guarded against.
     """
     if doubt_since:
         _write_again(ring, segments, doubt_since)
@@ -126,7 +126,7 @@ def _flush(ring: Ring, segments: list[Segment], doubt_since: int) -> None:
 
 
 def _judge_tail(reading: _Reading, segment: Segment, found: Found) -> None:
-    """Take what no sync point covers for damage as soon as a later batch of the lane holds (R14): it was flushed."""
+    """Take batches that no sync point covers for damaged once a later batch of the lane holds (R14): it was flushed."""
     doubtful = reading.doubtful.setdefault(segment.lane, [])
     if found.verdict is Verdict.WAITS:
         for earlier, one in doubtful:
@@ -171,10 +171,10 @@ def _take_down(reading: _Reading, left: Left, found: Found) -> None:
 
 
 def _leave_out(ring: Ring, segment: Segment, found: Found, result: Recovered) -> None:
-    """Void a batch without records, or one that is damaged, which is named."""
+    """Void a batch that has no records, or name and void one that is damaged."""
     if found.verdict is Verdict.DAMAGED:
         result.damaged += keep_aside(ring, segment, found)
-    if found.head.epoch:  # else there is not even a head
+    if found.head.epoch:  # 0: not even its head can be read
         _store(ring, segment, found, BatchState.VOID)
 
 
@@ -199,9 +199,9 @@ def _count(left: Left, found: Found) -> None:
 
 
 def _point_to_store(segment: Segment, found: Found, doubt_since: int) -> int:
-    """Return 0 where a batch has a sync point at its end; else 1 + the point that stays.
+    """Return 0 where a batch has a sync point at its end, else 1 + the number of the point that stays.
 
-    The first flush stores the other (R4).
+    The first flush stores the other one (R4).
     """
     if found.end == found.at + RECORDS_AT:
         return 0
@@ -227,7 +227,7 @@ def _take_sources(segment: Segment, found: Found, result: Recovered) -> None:
                 if (found.head.epoch, sequence) > newest[1:]:
                     result.sources[topic, partition] = (offset, found.head.epoch, sequence)
     except DamagedNoteError:
-        return  # the batch is checked once more when it is read, and named then
+        return  # the batch is checked when it is read, and named then
 
 
 def _is_intact(ring: Ring, segment: Segment, found: Found) -> bool:
@@ -235,9 +235,9 @@ def _is_intact(ring: Ring, segment: Segment, found: Found) -> bool:
 
 
 def _write_again(ring: Ring, segments: list[Segment], since: int) -> None:
-    """Store again what a failed flush may have left out though the kernel calls it clean (R6).
+    """Store again what a failed flush may have left out of the disk, and the kernel calls clean (R6).
 
-    Of a segment of another boot these are the words that openings since, and delivery, have stored.
+    In a segment of another boot these are the words that openings and delivery have stored since.
     """
     for region in ring.pool.regions:
         ring.files.write(ring.fd, region.base, layout.pack_region(region.size, region.base))

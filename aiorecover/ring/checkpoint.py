@@ -1,8 +1,8 @@
-"""What a directory knows durably beside its ring: the file `checkpoint`, replaced as a whole.
+"""The checkpoint: what a directory remembers beside its ring, in a file that is replaced as a whole.
 
     file    magic 8 · format version u16 · zero u16 · length u32 · zero u64 · CRC-32 u32 · body (msgpack)
 
-The CRC covers what is before it and the body. The head is laid out as that of the first core, so each of the two
+The CRC covers what is before it and the body. The head is laid out as that of version 0.1, so that each of the two
 refuses the other's file with a sentence. Everything here is pure: `aiorecover.ring.directory` reads and writes it.
 """
 
@@ -19,7 +19,7 @@ Sources = dict[tuple[str, int], tuple[int, int, int]]
 
 MAGIC = b"\x89AIOCHK\n"
 FORMAT_VERSION = 2
-FIRST_CORE_VERSION = 1
+FIRST_CORE_VERSION = 1  # of aiorecover 0.1
 _HEAD = struct.Struct("<8sHHIQ")
 _CRC = struct.Struct("<I")
 _BODY_AT = _HEAD.size + _CRC.size

@@ -1,4 +1,4 @@
-"""What cannot be read any more: named by the ids that were in it, kept in ``damaged/``, and counted (R14)."""
+"""Damage: batches that cannot be read any more are named by their ids, kept in ``damaged/``, and counted (R14)."""
 
 import logging
 import struct
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aiorecover.ring.segments import Segment
 
 FOLDER = "damaged"
-KEPT_FILES = 256  # of a megabyte at the most: more of them mean a broken disk
+KEPT_FILES = 256  # of `KEPT_BYTES` each: more of them mean a broken disk
 KEPT_BYTES = 1 << 20
 
 _SALT = struct.Struct("<Q")
@@ -26,8 +26,8 @@ _log = logging.getLogger("aiorecover")
 def keep_aside(ring: "Ring", segment: "Segment", found: Found) -> int:
     """Copy a damaged batch to ``damaged/`` and name it; blocks. Return how many records are lost, as far as known.
 
-    Of a batch whose older sync point holds, only the records after that are lost. It is named once: as long as the
-    copy is there.
+    Where the older sync point of a batch holds, only the records after it are lost. A batch is named once, as long as
+    its copy is there.
     """
     head = found.head
     end = found.end if found.end > found.at + RECORDS_AT else min(segment.size, found.at + KEPT_BYTES)
@@ -107,6 +107,6 @@ def _keep(ring: "Ring", name: str, data: bytes) -> object:
         if len(ring.files.names(folder)) >= KEPT_FILES:
             return f"nothing: {folder} is full"
         ring.files.replace_file(folder / name, data[:KEPT_BYTES])
-    except WalError as error:  # it is named all the same
+    except WalError as error:  # the log names the batch all the same
         return f"nothing: {error}"
     return folder / name

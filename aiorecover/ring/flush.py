@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 Fsync = Literal["never", "interval", "always"]
 
-NEEDED_S = 1.0  # under "never", how often reuse, cooling or a rewrite may flush: it is not what the caller asked for
+NEEDED_S = 1.0  # under "never", between two flushes that reuse or cooling needs: the caller asked for none
 TIDY_S = 1.0  # how often idle lanes are looked for
-SHARED = 256  # callers released by one flush that may share the next one; larger groups overlap with it instead
+SHARED = 256  # callers that one flush releases and that may share the next; a larger group overlaps with it
 
 _log = logging.getLogger("aiorecover")
 
 
 @dataclass(slots=True)
 class Job:
-    """What one flush covers: made on the loop, run in the keeper's thread."""
+    """One flush, and what it covers: made on the loop, run in the keeper's thread."""
 
     number: int
     points: list[tuple[Batch, int, int, int]] = field(default_factory=list)  # batch, end, count, start of notes
@@ -42,7 +42,7 @@ class Job:
     save: bool = False  # the checkpoint is due
     saved: bool = False
     started_at: int = 0  # Unix seconds
-    since: int = 1  # the batches that were opened before have a durable sync point each
+    since: int = 1  # Unix seconds: batches that were opened before have a durable sync point each
 
 
 class Flusher:
@@ -58,7 +58,7 @@ class Flusher:
         self.previous_at = 0  # when the last flush that succeeded began
 
     def begin(self) -> Job:
-        """Take down what has been stored so far."""
+        """Begin a flush: return a job that covers what has been stored so far."""
         ring = self.ring
         if self.failed is not None:
             raise self.failed
@@ -83,7 +83,7 @@ class Flusher:
         job.parked, ring.parked = ring.parked, []
         job.sources = dict(ring.sources)
         job.save = ring.checkpoint_due or any(segment.sources for segment in job.parked)
-        ring.checkpoint_due = False  # what is noted from now on is the next one's
+        ring.checkpoint_due = False  # the next flush saves what is noted from now on
         self.running = job
         return job
 
@@ -177,7 +177,7 @@ class Keeper:
 
     @property
     def ended(self) -> bool:
-        """Whether the thread is gone: nothing of ours touches the file any more."""
+        """Whether the thread has ended, and stores nothing any more."""
         return not self._thread.is_alive()
 
     async def flushed(self) -> None:
@@ -199,7 +199,7 @@ class Keeper:
         await waiter
 
     def _begin_soon(self) -> None:
-        """Begin after the tasks that can run now: they share the flush."""
+        """Begin a flush after the tasks that can run now, which share it."""
         if not self._soon:
             self._soon = True
             self._loop.call_soon(self._begin_shared)
@@ -210,7 +210,7 @@ class Keeper:
             self._begin()
 
     def want(self) -> None:
-        """Flush soon: something has to be durable before it can be reused."""
+        """Flush soon, since a segment waits to be reused or cooled."""
         self._wanted = True
         if self._flusher.running is None and self._flusher.failed is None and not self._stopping:
             wait = self._began_at + NEEDED_S - self._loop.time() if self.mode == "never" else 0.0
@@ -282,6 +282,6 @@ class Keeper:
         if failed is not None:
             return
         if self._waiters and len(self._waiters) < len(waiters) <= SHARED:
-            self._begin_soon()  # those that were released just now may want the next one, too
+            self._begin_soon()  # callers that were released now may want the next one, too
         elif self._waiters or (self._wanted and self.mode != "never"):
             self._begin()

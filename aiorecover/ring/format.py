@@ -13,8 +13,8 @@ from aiorecover.ring.checksum import crc32
 from aiorecover.ring.records import BATCH_HEAD_SIZE
 
 FORMAT_VERSION = 2
-PAGE = 4096  # what the kernel maps, reserves and gives back
-LINE = 64  # what reaches memory and disk as a whole: a cache line
+PAGE = 4096  # bytes: the unit in which the kernel maps, reserves and gives back
+LINE = 64  # bytes that reach memory and disk as a whole: a cache line
 SEGMENT_HEAD_SIZE = 512
 OWN_HEAD_SIZE = 2 * LINE
 RECORDS_AT = OWN_HEAD_SIZE + BATCH_HEAD_SIZE  # within a batch: its own head, Kafka's head, then the records
@@ -67,7 +67,7 @@ class Geometry:
 
 
 class BatchState(enum.IntEnum):
-    """The state of a batch; the last three are "done". Each value is what the low salt is combined with on disk."""
+    """The state of a batch; the last three are "done". On disk each value is combined with the low half of the salt."""
 
     OPEN = 0x1F0E5A01
     SEALED = 0x2E5EA102
@@ -82,7 +82,7 @@ _STATES = {int(state): state for state in BatchState}
 
 
 class SegmentKind(enum.IntEnum):
-    """What the batches of a segment are."""
+    """The kind of a segment's batches."""
 
     PUBLISHED = 1
     REWRITTEN = 2  # children: not in the order of their places

@@ -1,7 +1,7 @@
 """Look at a directory without taking it: read-only, no lock, safe beside its owner.
 
-What is read was there at some moment of the reading: a batch that the owner delivers meanwhile may still show as
-waiting. After another boot, records count as their sync points say.
+The owner may write meanwhile: a batch that it delivers now may still be seen as waiting. After another boot, the
+records that sync points cover count.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from aiorecover.ring.notes import Note, notes_by_index
 from aiorecover.ring.records import DamagedRecordError, Record, decode, id_of
 from aiorecover.ring.recovery import Found, Verdict, find_batches, intact, is_void
 
-READS = 3  # of what looks damaged: its owner may fill or reuse it meanwhile
+READS = 3  # attempts to read what looks damaged: its owner may fill or reuse it meanwhile
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Batches that have no object: found again in their segments when their turn comes, and checked (R14)."""
+"""Find batches that have no object in their segments when their turn comes, and check them (R14)."""
 
 import struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,13 +14,13 @@ from aiorecover.ring.segments import Batch, Segment
 if TYPE_CHECKING:
     from aiorecover.ring.ring import Ring
 
-IDENTITY_MS = 12 * 3600 * 1000  # half of the day that a broker keeps a producer's state at the least by default
+IDENTITY_MS = 12 * 3600 * 1000  # half of the day for which brokers remember a producer by default
 
-_IDENTITY = struct.Struct(">qhii")  # and how many records were sent under it
+_IDENTITY = struct.Struct(">qhii")  # an identity, and how many records were sent under it
 
 
 class Ahead(NamedTuple):
-    """What `read_ahead` found: batches that wait, and how far each segment was looked through."""
+    """The result of `read_ahead`: batches that wait, and how far each segment was read."""
 
     batches: list[tuple[Segment, Found]]
     walked: list[tuple[Segment, int]]
@@ -96,7 +96,7 @@ def batch_from(ring: "Ring", segment: Segment, found: Found) -> Batch:
     if head.state is BatchState.SENT and identity_counts(ring, found):
         place = found.at + OWN_HEAD_SIZE + IDENTITY_AT
         *identity, count = _IDENTITY.unpack(bytes(segment.read(place, place + _IDENTITY.size)))
-        if count == found.count:  # fewer: it is damaged since
+        if count == found.count:  # else the identity is damaged
             batch.identity = identity[0], identity[1], identity[2]
     return batch
 

@@ -1,7 +1,7 @@
-"""Notes: what belongs to a record and does not go to Kafka. They grow from the segment's end towards the records.
+"""Notes: data of a record that do not go to Kafka. They grow from the segment's end towards the records.
 
-A note is its payload (msgpack), then 16 bytes: the record's sequence, its index in the batch, the payload's length. So
-notes are found from the highest place downwards, which is the order they were written in.
+A note is its payload (msgpack), then 16 bytes: the record's sequence, its index in the batch, the payload's length.
+Notes are read from the highest place downwards, in the order in which they were written.
 """
 
 import struct

@@ -46,11 +46,11 @@ class Pool:
         return self.regions[place // self.geometry.region]
 
     def add_hole(self, place: int, size: int) -> None:
-        """Put a segment in that was never used, or holds nothing."""
+        """Add a free segment without disk space."""
         self._holes.setdefault(size, deque()).append(place)
 
     def put(self, place: int, size: int, reserved: int, held: int) -> None:
-        """Put a segment in that keeps its disk space; see `FreeSegment`."""
+        """Add a free segment that keeps its disk space; see `FreeSegment`."""
         self._free.setdefault(size, []).append(FreeSegment(place, reserved, held))
         self.kept += held
 
@@ -92,7 +92,7 @@ class Pool:
         self._holes.setdefault(size, deque()).extend(region.base + at for at in self.geometry.places(size))
 
     def _forget_free(self, region: Region) -> None:
-        """Take the segments of a region that is given another class out of the pools, and their disk space back."""
+        """Take a region's free segments out of the pool, and give their disk space back: it gets another class."""
         inside = range(region.base, region.base + self.geometry.region)
         free = self._free.get(region.size, [])
         self.kept -= sum(one.held for one in free if one.place in inside)

@@ -1,4 +1,4 @@
-"""What counts of what lies in a segment. Pure: reads through a function, stores nothing.
+"""Judge what lies in a segment of an earlier life. Pure: it reads through a function, and stores nothing.
 
 | the segment was written in | state of the batch | records that count | what becomes of it |
 |---|---|---|---|
@@ -10,8 +10,8 @@
 | another boot | other | up to the newest sync point that holds | waits without an identity |
 | another boot | other, no point holds | none | unflushed tail; damaged if two points are, or a later batch holds |
 
-A batch begins where the one before ends. Where there is none, the segment's salt is looked for at every line after it
-(R14): after another boot the end of the batch before may be older than what follows it, and damage has no end at all.
+A batch begins where the one before ends. If there is none, the segment's salt is searched for at every line after it
+(R14): after another boot the known end of the batch before may be too early, and damage has no end at all.
 """
 
 import enum
@@ -38,7 +38,7 @@ Order = tuple[int, int]  # (epoch, first sequence)
 
 
 class Verdict(enum.Enum):
-    """What a batch of an earlier life is."""
+    """What becomes of a batch of an earlier life."""
 
     DONE = enum.auto()
     WAITS = enum.auto()
@@ -65,12 +65,12 @@ class Found(NamedTuple):
 
     @property
     def notes_after(self) -> tuple[int, ...]:
-        """Where its notes may start: those that count, first; where part of it is lost, the next batch knows better."""
+        """The places where its notes may start, those that count first; where a part is lost, the next batch tells."""
         return self.notes, self.head.notes, *(point.notes for point in self.head.points)
 
     @property
     def lost(self) -> int:
-        """Records after those that count, if the newest sync point, which fails, was flushed."""
+        """How many records after those that count are lost, if the newest sync point, which fails, was flushed."""
         return max(0, *(point.count - self.count for point in self.head.points if point.end > self.end), 0)
 
     @property

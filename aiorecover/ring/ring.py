@@ -32,7 +32,7 @@ _log = logging.getLogger("aiorecover")
 
 
 class Limits(NamedTuple):
-    """What the ring may take, in bytes. ``min_free``: what it leaves on the volume; None: what fits the volume."""
+    """The limits of a ring, in bytes. ``min_free``: left free on the volume; None: a share of it."""
 
     max_bytes: int = 20 << 30
     min_free: int | None = None
@@ -59,7 +59,7 @@ class Ring:
         self.epoch = 0
         self.boot_id = bytes(16)
         self._saving = threading.Lock()  # the keeper writes the checkpoint, and delivery does at its first connection
-        self.closing = False  # what threads still do here must not touch the file any more
+        self.closing = False  # threads must not touch the file any more
         self.topics: dict[str, int] = {}  # known numbers of partitions
         self.sources: Sources = {}
         self.lanes: dict[tuple[str, int], Lane] = {}
@@ -213,7 +213,7 @@ class Ring:
             self.pool.put(segment.place, segment.size, segment.allocated, segment.allocated)
 
     def _hurry(self) -> None:
-        """Bring nearer what makes room: segments of idle lanes, and a flush that frees parked ones."""
+        """Have room made soon: idle lanes give back their segments, and a flush frees parked ones."""
         for lane in self.lanes.values():
             if lane.idle:
                 lane.give_back()
@@ -239,14 +239,14 @@ class Ring:
         return found
 
     def opened(self, batch: Batch) -> None:
-        """A lane has opened a batch."""
+        """Take note that a lane has opened a batch."""
         self.flusher.dirty[batch] = None
         if batch.segment.kind is SegmentKind.PUBLISHED:
             batch.lane.touched_at = self.files.monotonic()
             self.on_ready(batch.lane)
 
     def sealed(self, batch: Batch) -> None:
-        """A lane has sealed a published batch."""
+        """Take note that a lane has sealed a published batch."""
         self.pending += batch.count
         self.on_ready(batch.lane)
 
@@ -273,14 +273,14 @@ class Ring:
         self.finish(child, BatchState.VOID)
 
     def closed(self, segment: Segment) -> None:
-        """A lane writes elsewhere now."""
+        """Take note that a lane writes to another segment now."""
         if not segment.pending:
             self.park(segment)
         elif segment.kind is SegmentKind.PUBLISHED and segment.lane.later and segment.lane.later[0] is not segment:
             self._cooling.append((self.flusher.begun + 1, segment))
 
     def park(self, segment: Segment) -> None:
-        """Keep a segment until what made its batches done is durable."""
+        """Keep a segment until it is durable that its batches are done."""
         self.parked.append(segment)
         segment.lane.held -= segment.size
         if self.used + segment.size > self.limits.max_bytes:
@@ -317,7 +317,7 @@ class Ring:
     # -- the checkpoint ------------------------------------------------------------------------------------------------
 
     def note_source(self, source: tuple[str, int, int], sequence: int, segment: Segment) -> None:
-        """Take down that the newest record, in ``segment``, was made from this topic, partition and offset (R16)."""
+        """Remember that the newest record, in ``segment``, was made from this topic, partition and offset (R16)."""
         topic, partition, offset = source
         segment.sources = True
         self.sources[topic, partition] = (offset, self.epoch, sequence)
@@ -349,7 +349,7 @@ class Ring:
             )
 
     def remember_cluster(self, cluster_id: str) -> None:
-        """Write down which cluster the records belong to; blocks.
+        """Store in the checkpoint which cluster the records belong to; blocks.
 
         Raises:
             WalError: it could not be written: nothing may be sent.

@@ -1,4 +1,4 @@
-"""Regions, segments and batches as the process knows them: where they lie, and loads and stores there.
+"""Regions, segments and batches in memory: where they lie in the file, and how they are read and stored there.
 
 A hot segment is read and written through the mapping of its region. A cold one is not resident: `Batch.read` and
 `Batch.store` use ``pread`` and ``pwrite`` there, and belong in a thread.
