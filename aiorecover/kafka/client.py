@@ -1,7 +1,7 @@
-"""Everything that is asked of Kafka, over aiokafka's `AIOKafkaClient`: connections, metadata, producer ids, requests.
+"""The client: connections, metadata, producer ids and requests, over aiokafka's `AIOKafkaClient`.
 
-aiokafka frames, authenticates and negotiates versions. What is changed here: connecting to one broker holds up no other
-one, failures are kept with their cause, credentials that fail back off, and metadata is asked for named topics only.
+aiokafka frames, authenticates and negotiates versions. Four things differ here: connecting to one broker holds up no
+other one, failures keep their cause, refused credentials back off, and metadata is asked for named topics only.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ LOADING_PAUSE_S = 0.1
 METADATA_S = 5.0  # for one broker's answer; then another one is asked
 AUTH_PAUSE_S = 10.0  # after a refused login, doubled up to the next: brokers lock accounts
 AUTH_PAUSE_MAX_S = 120.0
-TRANSACTION_TIMEOUT_MAX = (1 << 31) - 1  # what InitProducerId gets where there is no transaction
+TRANSACTION_TIMEOUT_MAX = (1 << 31) - 1  # ms that InitProducerId gets where there is no transaction
 
 
 class ConnectError(DeliveryError):
@@ -38,7 +38,7 @@ class ConnectError(DeliveryError):
 
 
 class TopicMetadata(NamedTuple):
-    """What Kafka says of a topic: an error code, and who leads each partition (-1: nobody)."""
+    """A topic as Kafka describes it: an error code, and the broker that leads each partition (-1: none)."""
 
     code: int
     leaders: dict[int, int]
@@ -46,7 +46,7 @@ class TopicMetadata(NamedTuple):
 
 @dataclass(slots=True)
 class Metadata:
-    """What Kafka says of itself."""
+    """The cluster as it described itself last: its id, the addresses of its brokers, and topics."""
 
     cluster_id: str | None = None
     brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class _Wire(AIOKafkaClient):
         self._making: dict[Any, asyncio.Task[Any]] = {}
 
     def force_metadata_update(self) -> Any:
-        """A connection was lost: the client asks for metadata when a lane needs them."""
+        """Take note that a connection was lost: metadata are asked for when a lane needs them."""
         self._client.stale = True
 
     def get_random_node(self) -> int | None:
@@ -108,8 +108,8 @@ class Client:
     """One client for all of a producer's delivery.
 
     Attributes:
-        metadata: as Kafka said last.
-        stale: something has moved since.
+        metadata: the last answers of Kafka.
+        stale: a partition or a broker may have moved since.
         cause: why Kafka, or the broker asked last, could not be reached; None: it could.
 
     """
@@ -163,9 +163,9 @@ class Client:
         return link
 
     async def ask_cluster(self, link: Link) -> Any:
-        """Return the metadata of a new connection's cluster, or None with `cause` set: nothing else may be sent there.
+        """Return the metadata of a new connection's cluster; else close the connection, set `cause` and return None.
 
-        The connection is closed then.
+        It is the first request on a connection: nothing is sent to a wrong cluster.
         """
         try:
             answer = await asyncio.wait_for(link.send(MetadataRequest([])), METADATA_S)
@@ -318,7 +318,7 @@ def _cluster_id(answer: Any) -> str | None:
 
 
 def _worst(causes: Mapping[str, str]) -> str:
-    """Return the first cause by address, so that a log line repeats; another cluster is worth more than silence."""
+    """Return one cause, that of a wrong cluster first, then by address: so the log repeats one line."""
     if not causes:
         return "bootstrap_servers names no server"
     return min(causes.items(), key=lambda one: ("cluster" not in one[1], one[0]))[1]

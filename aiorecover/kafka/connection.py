@@ -1,4 +1,4 @@
-"""The connection to Kafka and what it says of itself: reached or not, which cluster, who leads which partition."""
+"""The connection to Kafka: reached or not, which cluster, which broker leads which partition."""
 
 import asyncio
 import random
@@ -40,7 +40,7 @@ class Connection:
         self._wanted.set()
 
     def want_metadata(self) -> None:
-        """Some lane or topic needs to know more."""
+        """Have metadata asked for, which a lane or a topic needs."""
         self._wanted.set()
 
     async def watch(self) -> None:
@@ -110,7 +110,7 @@ class Connection:
             await self.delivery.in_thread(self.delivery.ring.remember_cluster, found)
 
     async def _refresh(self) -> bool:
-        """Ask for the topics that need it; whether nothing is missing then."""
+        """Ask for the topics that need it; return whether nothing is missing then."""
         delivery = self.delivery
         router, now = delivery.router, delivery.now()
         waiting = router.wanted_topics(now, 0.0)
@@ -161,7 +161,7 @@ class Connection:
                 self.delivery.throttle.warn("delivery_failed", lane.stored, message, NO_LEADER, lane.stored)
 
     async def _collision(self, name: str) -> str | None:
-        """Say which topic keeps the cluster from making this one: to Kafka, '.' and '_' are the same."""
+        """Return why the cluster cannot make a topic: another's name differs in '.' and '_' only; None: it does not."""
         others = {name.replace(".", "_"), name.replace("_", ".")} - {name}
         found = (await self.delivery.client.refresh(others, create=False)).topics if others else {}
         there = [other for other in others if other in found and found[other].leaders]

@@ -1,4 +1,4 @@
-"""``dead_letter_topic``: a dead letter is published there, too, as a record of its own.
+"""``dead_letter_topic``: each dead letter is also published there, as a record of its own.
 
 The first of the two flushes of its rewriting covers the copy, so it is not lost; a crash before the second one
 publishes it once more. A dead letter of that topic itself is not copied. The headers of a copy are those of the record

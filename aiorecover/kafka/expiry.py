@@ -1,4 +1,4 @@
-"""``delivery_timeout_ms``: what could not be delivered in time becomes dead letters."""
+"""``delivery_timeout_ms``: records that could not be delivered in time become dead letters."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ _log = logging.getLogger("aiorecover")
 
 
 class Expiry:
-    """Bury what is too old, a lane at a time."""
+    """Make dead letters of records that are too old, a lane at a time."""
 
     def __init__(self, delivery: "Delivery") -> None:
         self.delivery, self.ring, self.rewriter = delivery, delivery.ring, delivery.rewriter

@@ -1,4 +1,4 @@
-"""One connection to a broker: TCP, TLS, versions, login; and in plain words what went wrong with it."""
+"""One connection to a broker: TCP, TLS, versions, login; and why it failed, in plain words."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from aiokafka.protocol.api import RequestStruct
 
 CONNECT_S = 10.0  # TCP, TLS, the negotiation of versions, and login
 FIRST_CONNECT_S = 3.0  # the first time; doubled up to the one above while an address does not answer
-TOKEN_S = 60.0  # beside that, what a token provider may take: some ask a person, or a slow identity service
+TOKEN_S = 60.0  # that a token provider may take beside that: some ask a person, or a slow identity service
 FAILURES = (
     kafka.KafkaError,
     OSError,
@@ -36,7 +36,7 @@ _REFUSED = (
 
 
 def _without_logins(record: logging.LogRecord) -> bool:
-    """Leave out a line of aiokafka's with a login: at DEBUG it writes each request, a password in the clear."""
+    """Filter out the lines in which aiokafka, at DEBUG, would write a password in the clear."""
     logins = (
         one.API_KEY == SaslAuthenticateRequest.API_KEY for one in record.args or () if isinstance(one, RequestStruct)
     )
@@ -50,7 +50,7 @@ class TokenError(kafka.KafkaError):
     """The caller's token provider gave no token."""
 
 
-CREDENTIALS = (*_REFUSED, TokenError)  # what is not tried again soon: brokers lock accounts
+CREDENTIALS = (*_REFUSED, TokenError)  # after these nothing is tried again soon: brokers lock accounts
 
 
 class Tokens(AbstractTokenProvider):
@@ -178,17 +178,17 @@ def explain_closed(link: Link) -> str:
 
 
 class Patience:
-    """How long an address may take: little at first, so that one that is dead is named soon."""
+    """Time limits of connecting, for each address: short at first, so that a dead one is named soon."""
 
     def __init__(self) -> None:
         self._slow: dict[tuple[str, int], int] = {}
 
     def limit_s(self, address: tuple[str, int]) -> float:
-        """Return what the next attempt may take."""
+        """Return the time limit of the next attempt, in seconds."""
         return float(min(CONNECT_S, FIRST_CONNECT_S * 2 ** self._slow.get(address, 0)))
 
     def enter(self, address: tuple[str, int], *, slow: bool) -> None:
-        """Take down how an attempt ended."""
+        """Remember whether an attempt ran into its limit."""
         if slow:
             self._slow[address] = min(4, self._slow.get(address, 0) + 1)
         else:

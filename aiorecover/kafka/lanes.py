@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LaneState(enum.Enum):
-    """Where a lane stands."""
+    """The state of a lane in delivery."""
 
     IDLE = enum.auto()  # nothing waits in it
     FILLING = enum.auto()  # its open batch has records
@@ -29,7 +29,7 @@ class LaneState(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What happens to a lane."""
+    """Something that happens to a lane and may change its state."""
 
     FILLED = enum.auto()  # a record came into the open batch
     FULL = enum.auto()  # a batch was sealed
@@ -91,8 +91,8 @@ class DeliveryLane:
         trouble: it goes through the second connection, apart from the lanes that get through.
         checked: what another boot left of it was looked for in Kafka, as far as it has to be (R11).
         doubt: an attempt of the oldest batch may have persisted it.
-        producer, sequence: what its next batch is sent under: Kafka producer id and epoch, base sequence.
-        error: what the last failure was; None: it gets through.
+        producer, sequence: the identity of its next batch: Kafka producer id and epoch, base sequence.
+        error: the last failure; None: it gets through.
         most: bytes of a batch that may pass; larger ones were refused, and are halved before they are sent.
 
     """
@@ -151,7 +151,7 @@ class DeliveryLane:
         return Event.NEXT_OPEN if self.stored.published.batch is not None else Event.EMPTY
 
     def succeeded(self) -> None:
-        """Something got through."""
+        """Forget the failures: a batch got through."""
         self.tries = 0
         self.doubt = False
         self.error = None

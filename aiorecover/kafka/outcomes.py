@@ -1,12 +1,12 @@
-"""What each answer of a broker means for the batch that met it: one table, pure.
+"""Outcomes: the meaning of each error code for the batch that it answers, in one table. Pure.
 
 Two questions, independent of each other. *Action*: what does the lane do with its batch? *Persisted*: may the records
 be in the partition all the same? A refusal that comes before anything is appended is NOT; whatever leaves it open is
 POSSIBLY, which costs a look into Kafka (R11) where NOT, wrongly said, would lose a batch or store it twice.
 
 1. An answer about one partition says nothing about the others in the request.
-2. Only what the broker says of the records themselves (size, timestamp, contents) makes them dead letters. What is
-   wrong with rights, the topic's configuration or the cluster stalls the lane until somebody mends it.
+2. Only a verdict on the records themselves (size, timestamp, contents) makes them dead letters. A fault of rights, of
+   the topic's configuration or of the cluster stalls the lane until an operator mends it.
 3. A code that no producer should meet, or that is not in the table, is retried as possibly persisted.
 """
 
@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 
 
 class Action(enum.Enum):
-    """What a lane does with its batch."""
+    """The next step of a lane with its batch."""
 
     DONE = enum.auto()
     RETRY = enum.auto()  # the same batch, the same identity, after a back-off
     MOVED = enum.auto()  # likewise, after newer metadata
     FOLLOWERS = enum.auto()  # likewise, apart from the lanes that get through
-    STALL = enum.auto()  # likewise, after a long back-off: somebody has to mend something
+    STALL = enum.auto()  # likewise, after a long back-off: an operator has to mend something
     SPLIT = enum.auto()  # a smaller batch may pass
     REFUSED = enum.auto()  # halve it until the record at fault stands alone
     NEW_IDENTITY = enum.auto()  # under another identity
@@ -29,7 +29,7 @@ class Action(enum.Enum):
 
 
 class Persisted(enum.Enum):
-    """What is known of the partition."""
+    """Whether the records are in the partition, as far as is known."""
 
     NOT = "not"
     POSSIBLY = "possibly"
@@ -71,7 +71,7 @@ OUTCOMES: Final[dict[int, Outcome]] = {
     15: Outcome(Action.RETRY, _NOT, "the coordinator is not available"),
     51: Outcome(Action.RETRY, _NOT, "another transaction is being finished"),
     89: Outcome(Action.RETRY, _NOT, "a quota is used up"),
-    # somebody has to mend something
+    # an operator has to mend something
     17: Outcome(Action.STALL, _NOT, "kafka takes no records for this topic: its name is invalid, or it is internal"),
     21: Outcome(Action.STALL, _NOT, "the broker refuses acks=all"),
     29: Outcome(Action.STALL, _NOT, "not authorized: grant Write on the topic"),

@@ -23,7 +23,7 @@ _I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
 
 
 class Answer(NamedTuple):
-    """What the broker says of one partition; ``offset`` is -1 where it does not know it."""
+    """The answer for one partition; ``offset`` is -1 where the broker does not know it."""
 
     topic: str
     partition: int
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The answer to a request; ``throttle_ms``: for so long the broker wants no more."""
+    """The answer to a request; ``throttle_ms``: the pause that the broker asks for."""
 
     partitions: list[Answer]
     throttle_ms: int

@@ -1,4 +1,4 @@
-"""Look in Kafka for what may have been sent before (R11): after another boot, or under an identity that is too old.
+"""Look in Kafka for batches that may have been sent before (R11): in another boot, or under an identity too old.
 
 A partition is read from the first offset at or after the oldest of the lane's timestamps, less ten minutes, to its end.
 The lane's last batch one of whose ids is there, and all before it, are settled. A reader is shown what the followers
@@ -39,7 +39,7 @@ _log = logging.getLogger("aiorecover")
 
 
 class RecoveryCheck:
-    """One reader of partitions, one lane at a time."""
+    """Read partitions, one lane at a time."""
 
     def __init__(self, delivery: "Delivery") -> None:
         self.delivery = delivery
@@ -94,7 +94,7 @@ class RecoveryCheck:
                 batch.store(BatchState.SEALED, self.delivery.ring.epoch)
 
     def end_doubt(self, lane: DeliveryLane) -> None:
-        """Have what follows go under another identity: a request that is late must not pass for it (R13)."""
+        """Send the next batches under another identity: a request that arrives late must not pass for one (R13)."""
         if lane.doubt:
             lane.doubt = False
             self.delivery.renew(lane)

@@ -6,8 +6,8 @@ One mechanism, for
 * a batch that is too large, or that Kafka refuses: two halves of it in its own lane;
 * one record that is refused or too late: to the lane of dead letters, with a note of where it was to go and why not.
 
-Children first, marked with their parent; a flush; REPLACED; a flush; then they take its place in the lanes. What dies
-in between leaves children that the next opening voids, or a parent that is replaced.
+Children first, marked with their parent; a flush; REPLACED; a flush; then they take its place in the lanes. A process
+that dies in between leaves children that the next opening voids, or a parent that is replaced.
 """
 
 import asyncio
@@ -152,10 +152,13 @@ class Rewriter:
         self.delivery.waiters.check()
 
     async def take_out(self, gone: dict[Batch, tuple[set[str], int]]) -> None:
-        """Take letters out of batches of dead letters: which record ids, and how many letters a batch has.
+        """Take letters out of the lane of dead letters.
 
-        After a flush, which covers what was published anew; to the end, though the caller is cancelled. The caller has
-        acquired `taking_out`, which is released then.
+        A flush comes first, which covers the records that were published anew. The work goes on to its end where the
+        caller is cancelled. The caller has acquired `taking_out`; it is released at the end.
+
+        Args:
+            gone: for each batch the record ids of the letters to take out, and how many letters it has.
 
         Raises:
             ClosedError: the producer was stopped meanwhile.
@@ -191,7 +194,7 @@ class Rewriter:
         await self._rewrite(batch, lambda _, index: (None if index in gone else batch.lane, 0))
 
     def halt(self, lane: DeliveryLane, reason: str) -> None:
-        """Have a lane wait for the next start."""
+        """Halt a lane until the next start."""
         lane.error = f"halted until the next start: {reason}"
         lane.step(Event.HALT)
         self.delivery.waiters.halted()
@@ -265,7 +268,7 @@ class Rewriter:
             parent.store_word(BatchState.REPLACED, self.ring.epoch)
 
     def _take_place(self, laid: _Laid) -> None:
-        """Put the children into their lanes; then callers that wait for a record may hear that it is a dead letter."""
+        """Put the children into their lanes; then wake the callers that wait for the parent."""
         parent = laid.parent
         for child, _ in laid.children:
             child.lane.insert(child)

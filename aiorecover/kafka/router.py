@@ -37,7 +37,7 @@ class Topic:
 
     Attributes:
         count: its partitions; 0: not known.
-        error: why they are not known, or what else is wrong; None: nothing.
+        error: why they are not known; None: they are, or nothing is known to be wrong.
         keys: the writer's ``lanes[name]``.
 
     """
@@ -205,7 +205,7 @@ class Router:
     # -- what a lane waits for -----------------------------------------------------------------------------------------
 
     def ready(self, stored: Lane) -> None:
-        """A lane of the ring has a first record, a full batch, or batches of an earlier life."""
+        """Take note that a lane of the ring has a first record, a full batch, or batches of an earlier life."""
         lane = self.lanes.get(stored)
         if lane is None:
             if stored.partition == DEAD:
@@ -257,7 +257,7 @@ class Router:
         self.homeless.pop(lane, None)
 
     def go_on(self, lane: DeliveryLane) -> None:
-        """A lane's oldest batch is done: go on with what is left."""
+        """Go on with the rest of a lane: its oldest batch is done, or waits for nothing any more."""
         if lane.stored.partition == UNASSIGNED:
             lane.step(Event.EMPTY)
             self.delivery.connection.want_metadata()
@@ -279,7 +279,7 @@ class Router:
         return [name for name, topic in self.topics.items() if topic.busy or now - topic.used_at < max_age_s]
 
     def learn(self, name: str, count: int, leaders: dict[int, int]) -> bool:
-        """Take down who leads the partitions; whether the topic's partitions became known, or more, by it."""
+        """Remember which broker leads each partition; return whether the number of partitions is new."""
         topic = self.topics.get(name)
         if topic is None:
             return False

@@ -1,8 +1,8 @@
 """Exactly once (R12): one task sends the batches of all brokers, in transactions with a number each.
 
 The number is stored in the batches, durably, before the transaction begins, and committed with it as the offset of a
-group that nobody else uses (KIP-618's way). After a start the number that Kafka has says what is delivered: nothing
-else counts, neither states nor identities.
+group that nothing else uses (KIP-618's way). After a start this number tells which batches Kafka has; states and
+identities do not count.
 
     fence → read N → settle 0 < number ≤ N → clear numbers above N → number, store, flush → add partitions until
     every one answers 0 → produce → add and commit the offset → commit → settle
@@ -91,7 +91,7 @@ class TransactionTask(BrokerTask):
             await delivery.settle(list(zip(lanes, batches, offsets, strict=True)), 32)
 
     async def _back_off(self, lanes: list[DeliveryLane], error: BaseException) -> None:
-        """Say why no transaction can be begun, and wait a moment."""
+        """Log why no transaction can be begun, and wait a moment."""
         delivery = self.delivery
         delivery.throttle.warn("transaction_failed", "begin", "no transaction can be begun: %s", error)
         for lane in lanes:
@@ -101,7 +101,7 @@ class TransactionTask(BrokerTask):
     # -- before the first one, and after one that came to nothing ------------------------------------------------------
 
     async def _begin(self) -> None:
-        """Fence whoever had the transactional id; settle what Kafka has, by its number."""
+        """Fence the process that had the transactional id before; settle the batches that Kafka has, by number."""
         delivery = self.delivery
         request = InitProducerIdRequest(self.transactional_id, self.transaction_timeout_ms)
         answer = await self._ask(CoordinationType.TRANSACTION, request, lambda one: [one.error_code])

@@ -28,7 +28,7 @@ class Waiters:
         self._waiters: list[tuple[tuple[int, int], asyncio.Future[None]]] = []  # each for all up to an order
 
     def stop(self) -> None:
-        """Nothing more is delivered: raise that in every caller that waits."""
+        """Raise in every caller that waits: nothing more is delivered."""
         self.stopped = True
         for waiter in (*self._watching, *(waiter for _, waiter in self._waiters)):
             if not waiter.done():
@@ -124,14 +124,14 @@ class Waiters:
                 batch.waiters.remove(waiter)
 
     def halted(self) -> None:
-        """A lane is halted: wake every caller, to look whether it waits for that one."""
+        """Wake every caller after a lane was halted, to look whether it waits for that one."""
         for waiter in self._watching:
             if not waiter.done():
                 waiter.set_result(None)
         self.check()
 
     def check(self) -> None:
-        """Wake who waits for what is done now."""
+        """Wake the callers for whom all is done now."""
         for upto, waiter in self._waiters:
             if not waiter.done() and not self._before(upto):
                 waiter.set_result(None)
