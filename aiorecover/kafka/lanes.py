@@ -98,21 +98,9 @@ class DeliveryLane:
     """
 
     __slots__ = (
-        "acknowledged",
-        "checked",
-        "doubt",
-        "due",
-        "error",
-        "most",
-        "producer",
-        "sequence",
-        "state",
-        "stored",
-        "task",
-        "topic",
-        "tries",
-        "trouble",
-    )
+        "acknowledged", "checked", "doubt", "due", "error", "most", "producer", "sequence", "state", "stored", "task",
+        "topic", "tries", "trouble",
+    )  # fmt: skip
 
     def __init__(self, stored: Lane, topic: Any) -> None:
         self.stored, self.topic = stored, topic

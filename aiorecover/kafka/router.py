@@ -43,16 +43,8 @@ class Topic:
     """
 
     __slots__ = (
-        "count",
-        "error",
-        "keys",
-        "lanes",
-        "leaders",
-        "name",
-        "sticky",
-        "unassigned",
-        "used_at",
-    )
+        "count", "error", "keys", "lanes", "leaders", "name", "sticky", "unassigned", "used_at",
+    )  # fmt: skip
 
     def __init__(self, name: str, keys: dict[Any, Target], used_at: float) -> None:
         self.name, self.keys, self.used_at = name, keys, used_at

@@ -218,19 +218,9 @@ class Lane:
     """The stream of one topic-partition. Batches go to Kafka in the order of (epoch, first sequence) (R9)."""
 
     __slots__ = (
-        "earlier",
-        "held",
-        "later",
-        "loaded",
-        "partition",
-        "published",
-        "queue",
-        "rewritten",
-        "ring",
-        "segments",
-        "topic",
-        "touched_at",
-    )
+        "earlier", "held", "later", "loaded", "partition", "published", "queue", "rewritten", "ring", "segments",
+        "topic", "touched_at",
+    )  # fmt: skip
 
     def __init__(self, ring: "Ring", topic: str, partition: int) -> None:
         self.ring, self.topic, self.partition = ring, topic, partition

@@ -49,28 +49,10 @@ class Segment:
     """A piece of the ring that belongs to one lane. ``at`` is its place within its region."""
 
     __slots__ = (
-        "accepted_at",
-        "allocated",
-        "at",
-        "closed",
-        "cooled",
-        "earlier",
-        "filled",
-        "kind",
-        "lane",
-        "notes",
-        "opened_at",
-        "ordinal",
-        "pending",
-        "region",
-        "salt",
-        "seed",
-        "size",
-        "sources",
-        "trusted",
-        "unloaded",
+        "accepted_at", "allocated", "at", "closed", "cooled", "earlier", "filled", "kind", "lane", "notes",
+        "opened_at", "ordinal", "pending", "region", "salt", "seed", "size", "sources", "trusted", "unloaded",
         "unloaded_notes",
-    )
+    )  # fmt: skip
 
     def __init__(self, region: Region, at: int, head: layout.SegmentHead, lane: "Lane") -> None:
         self.region, self.at, self.size, self.lane = region, at, head.size, lane
@@ -148,36 +130,10 @@ class Batch:
     """One Kafka batch of a lane. Places count from the start of its segment."""
 
     __slots__ = (
-        "__weakref__",
-        "accepted_at",
-        "at",
-        "base",
-        "children",
-        "count",
-        "covered",
-        "end",
-        "epoch",
-        "error",
-        "first",
-        "identity",
-        "lane",
-        "latest",
-        "notes",
-        "notes_crc",
-        "notes_from",
-        "offset",
-        "parent",
-        "records_crc",
-        "segment",
-        "sent_at",
-        "span",
-        "state",
-        "synced",
-        "synced_notes",
-        "transaction",
-        "waiters",
-        "which",
-    )
+        "__weakref__", "accepted_at", "at", "base", "children", "count", "covered", "end", "epoch", "error", "first",
+        "identity", "lane", "latest", "notes", "notes_crc", "notes_from", "offset", "parent", "records_crc",
+        "segment", "sent_at", "span", "state", "synced", "synced_notes", "transaction", "waiters", "which",
+    )  # fmt: skip
 
     def __init__(self, lane: "Lane", segment: Segment, at: int, first: int, epoch: int, base: int) -> None:
         self.lane, self.segment, self.at = lane, segment, at
