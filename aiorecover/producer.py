@@ -311,6 +311,9 @@ class RecoverableProducer:
     async def _give_turn(self, now: int) -> None:
         """Look at the state, and let the rest of the loop run where it has not since the last look."""
         counted, sequence = self._turn_ends == 0, self._get_runtime().writer.next_sequence()
+        if asyncio.get_running_loop() is not self._loop:
+            self._refuse_without_loop()
+            return  # another thread's is refused where it would store
         self._look(now)
         if not self._turned:
             if counted and sequence - self._turn_first < TURN_CALLS:

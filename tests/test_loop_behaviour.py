@@ -190,6 +190,9 @@ def test_once_its_loop_has_ended_a_producer_refuses_and_can_be_stopped_in_anothe
         ended = pytest.raises(ClosedError, match=r"loop of the producer has ended: await its stop\(\)")
         with ended:
             left.publish_threadsafe(TOPIC, b"late")
+        await asyncio.sleep(0.002)
+        with ended:
+            await left.publish(TOPIC, b"late")
         with ended:
             await left.flush()
         async with asyncio.timeout(20):
