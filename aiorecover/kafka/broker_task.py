@@ -256,27 +256,32 @@ class BrokerTask:
         return reason
 
     async def _answered(self, lanes: list[DeliveryLane], batches: list[Batch], answers: Answers) -> None:
-        delivery = self.delivery
         self._passed(sum(batch.size for batch in batches))
-        if answers.throttle_ms > 0:
-            self.quiet_until = delivery.now() + answers.throttle_ms / 1000
-            delivery.throttled(self.node, answers.throttle_ms)
-        waiting = {
-            (lane.stored.topic, lane.stored.partition): (lane, batch)
-            for lane, batch in zip(lanes, batches, strict=True)
-        }
-        outcomes = []
-        for answer in answers.partitions:
-            found = waiting.pop((answer.topic, answer.partition), None)
-            if found is not None:
-                outcomes.append((*found, outcome_of(answer.code), answer.offset))
-        outcomes += [(lane, batch, LOST, -1) for lane, batch in waiting.values()]
-        passed = [one for one in outcomes if one[2].action is Action.DONE]
-        self._adapt(passed=bool(passed), late=all(one[2].action is Action.FOLLOWERS for one in outcomes))
-        await delivery.settle([(lane, batch, offset) for lane, batch, _, offset in passed], SLICE)
-        for lane, batch, outcome, _ in outcomes:
+        outcomes = self.outcomes(self.node, lanes, answers)
+        passed = [
+            (lane, batch, offset)
+            for batch, (lane, outcome, offset) in zip(batches, outcomes, strict=True)
+            if outcome.action is Action.DONE
+        ]
+        self._adapt(passed=bool(passed), late=all(one.action is Action.FOLLOWERS for _, one, _ in outcomes))
+        await self.delivery.settle(passed, SLICE)
+        for batch, (lane, outcome, _) in zip(batches, outcomes, strict=True):
             if outcome.action is not Action.DONE:
                 self._refused(lane, batch, outcome, others=bool(passed))
+
+    def outcomes(
+        self, node: int, lanes: list[DeliveryLane], answers: Answers
+    ) -> list[tuple[DeliveryLane, Outcome, int]]:
+        """Heed the broker's throttle; return each lane of a request with its outcome and the batch's offset."""
+        if answers.throttle_ms > 0:
+            self.quiet_until = self.delivery.now() + answers.throttle_ms / 1000
+            self.delivery.throttled(node, answers.throttle_ms)
+        by_place = {(one.topic, one.partition): one for one in answers.partitions}
+        found = []
+        for lane in lanes:
+            answer = by_place.get((lane.stored.topic, lane.stored.partition))
+            found.append((lane, LOST, -1) if answer is None else (lane, outcome_of(answer.code), answer.offset))
+        return found
 
     def _passed(self, size: int) -> None:
         """A request was answered: smaller ones were cut for another reason."""

@@ -226,15 +226,7 @@ class TransactionTask(BrokerTask):
             if len(some) == 1:
                 raise _RefusedError(some[0][0], Outcome(Action.SPLIT, Persisted.NOT, too_large)) from error
             raise AbortedError(too_large) from error
-        if answers.throttle_ms > 0:
-            self.quiet_until = delivery.now() + answers.throttle_ms / 1000
-            delivery.throttled(node, answers.throttle_ms)
-        by_place = {(one.topic, one.partition): one for one in answers.partitions}
-        found = []
-        for lane, _ in some:
-            answer = by_place.get((lane.stored.topic, lane.stored.partition))
-            found.append((lane, LOST, -1) if answer is None else (lane, outcome_of(answer.code), answer.offset))
-        return found
+        return self.outcomes(node, [lane for lane, _ in some], answers)
 
     def _payloads(self, some: list[tuple[DeliveryLane, Batch]]) -> list[list[Any]]:
         parts = []
