@@ -4,6 +4,6 @@
 the producers' manifests (`verdicts`). :mod:`aiorecover.spark` does the same on a cluster, and reads tables; both give
 the same answer for the same topics.
 
-What it needs of memory: of each 32,768 sequences of an epoch 4 KiB until all of them are found, 8 KiB while some of
-these are out of order or repeated, and nearly nothing after that. `ids.MEMORY_MOST` bounds it.
+Each 32,768 sequences of an epoch take 4 KiB of memory until all of them are found, 8 KiB while some of these are out of
+order or repeated, and nearly nothing after that. `ids.MEMORY_MOST` bounds the whole.
 """

@@ -1,4 +1,4 @@
-"""Record ids as bits: what was found, what was ahead of all before it in its partition, and what came again."""
+"""Record ids as bits: which were found, which came in order in their partition, and which came again."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -45,27 +45,27 @@ class Epoch:
 
     @property
     def found(self) -> int:
-        """How many different ids."""
+        """The number of different ids."""
         return sum(page.count for page in self.pages.values())
 
     @property
     def found_ranges(self) -> Iterator[Range]:
-        """Ids that are there, as ranges in order."""
+        """The ids that were found, as ranges in order."""
         return self._ranges(lambda page: page.found)
 
     @property
     def repeated_ranges(self) -> Iterator[Range]:
-        """Ids that are there more than once."""
+        """The ids that were found more than once."""
         return self._ranges(lambda page: page.again)
 
     @property
     def conflict_ranges(self) -> Iterator[Range]:
-        """Ids whose appearances differ in topic or content."""
+        """The ids whose appearances differ in topic or content."""
         return self._ranges(lambda page: page.conflicts)
 
     @property
     def disorder_ranges(self) -> Iterator[Range]:
-        """Ids that were ahead at none of their places."""
+        """The ids that came after higher ones at each of their places."""
 
         def behind(page: _Page) -> bytes | None:
             if page.found == page.ahead:
@@ -76,7 +76,7 @@ class Epoch:
         return self._ranges(behind)
 
     def missing_ranges(self, first: int, last: int) -> Iterator[Range]:
-        """What is not there from ``first`` to ``last``."""
+        """Yield the ranges from ``first`` to ``last`` that were not found."""
         at = first
         for begin, end in self.found_ranges:
             if begin > at:
@@ -120,7 +120,7 @@ class Place:
 
 
 class Partition:
-    """What was seen in one partition."""
+    """The epochs that were seen in one partition, and the highest sequence of each so far."""
 
     def __init__(self, ids: "Ids") -> None:
         self._ids = ids
@@ -128,7 +128,7 @@ class Partition:
         self._tops: dict[str, _Top] = {}
 
     def locate(self, text: bytes | None) -> tuple[Place, int] | None:
-        """Return where a record id belongs, and its sequence; None: it is no record id."""
+        """Return the place that a record id belongs to, and its sequence; None: it is no record id."""
         if text is None:
             return None
         prefix, _, digits = text.rpartition(b"/")
@@ -145,7 +145,7 @@ class Partition:
         return place, int(digits)
 
     def add(self, place: Place, sequence: int) -> bool:
-        """Take down an appearance; return whether it is the first of its id."""
+        """Count an appearance; return whether it is the first of its id."""
         epoch, top = place.epoch, place.top
         number = epoch.key[1]
         ahead = number > top.epoch or (number == top.epoch and sequence > top.sequence)
@@ -184,7 +184,7 @@ class Ids:
         return found
 
     def set(self, epoch: Epoch, sequence: int, *, ahead: bool) -> bool:
-        """Take down an appearance; return whether it is the first of its id."""
+        """Count an appearance; return whether it is the first of its id."""
         number, bit = divmod(sequence - 1, PAGE)
         page = epoch.pages.get(number)
         if page is None:
@@ -212,7 +212,7 @@ class Ids:
         return True
 
     def conflict(self, epoch: Epoch, sequence: int) -> None:
-        """Take down that two appearances of an id differ."""
+        """Remember that two appearances of an id differ."""
         number, bit = divmod(sequence - 1, PAGE)
         page = epoch.pages[number]
         page.conflicts = self._with(page.conflicts, bit >> 3, 1 << (bit & 7))
@@ -259,7 +259,7 @@ class Ids:
 
 
 def _runs(bits: bytes | bytearray) -> Iterator[Range]:
-    """Places that are set, the lowest bit of each byte first, as ranges."""
+    """Yield the bits that are set, the lowest of each byte first, as ranges."""
     if bits == _WHOLE:
         yield 0, PAGE - 1
         return

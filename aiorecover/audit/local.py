@@ -23,7 +23,19 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked."""
+    """An audit that is asked for.
+
+    Attributes:
+        known_last: for a producer id and epoch, the last sequence that it is known to have published.
+        manifests: the producers' ``audit_topic``; None: nothing tells why a record is missing.
+        from_first: nothing before the first sequence found of an epoch counts as missing.
+        order: records that are out of order are counted.
+        limit: rows of each list in the answer.
+        over_time: the answer has a timeline.
+        options: of aiokafka's clients, as text.
+        on_progress: called with the number of records read so far.
+
+    """
 
     bootstrap_servers: str
     topics: Sequence[str]
@@ -35,7 +47,6 @@ class Question:
     over_time: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     on_progress: Callable[[int], object] = lambda _: None
-    """Called with the number of records read so far."""
 
 
 async def audit(question: Question) -> Row:
@@ -103,7 +114,7 @@ class _Audit:
     async def _placed(
         self, source: AsyncIterator[tuple[Any, Sequence[Any]]], ids: Ids
     ) -> AsyncIterator[tuple[Any, Epoch, int]]:
-        partition = Partition(ids)  # of no account here: nothing is asked of the order
+        partition = Partition(ids)  # any one: the order is not asked for here
         async for _, records in source:
             for record in records:
                 placed = partition.locate(_id_of(record.headers))
@@ -218,7 +229,7 @@ class _Audit:
                 yield row | {"verdict": verdict, "why": why, "tail": first > (found_last or 0)}
 
     def _unknown(self, epochs: list[Row]) -> Row:
-        """What nobody has told: ends of epochs that are open, and epochs without a manifest."""
+        """Count the epochs that may have no end yet, and those without a manifest."""
         told = self._told or Manifests()
         open_ones = told.open_epochs()
         untold = [one for one in epochs if one["found"] and (one["producer_id"], one["epoch"]) not in told.epochs]

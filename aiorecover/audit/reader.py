@@ -49,7 +49,7 @@ class Topics:
 
     @property
     def held_offsets(self) -> int:
-        """How many offsets stand behind the first record of a transaction that is not decided."""
+        """The number of offsets after the first record of a transaction that is still open."""
         return sum(end - self._stable[partition] for partition, end in self._ends.items())
 
     def committed(self) -> AsyncIterator[tuple[TopicPartition, Records]]:

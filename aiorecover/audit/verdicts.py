@@ -1,4 +1,4 @@
-"""What producers say of their own records (``audit_topic``), and what that makes of those that are missing."""
+"""Producers' manifests (``audit_topic``), and the verdicts on missing records that follow from them."""
 
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -14,11 +14,11 @@ __all__ = ["VERDICTS", "Manifests", "Told", "judge", "read_manifests"]
 
 VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", "skipped", "behind_open_transaction")
 
-_END = 1 << 62  # behind every sequence
+_END = 1 << 62  # after every sequence
 
 
 class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """As `aiorecover.manifests.Manifest` tells it, without what only its key needs."""
+    """The fields of `aiorecover.manifests.Manifest` that an audit reads."""
 
     version: int
     producer_id: str
@@ -37,7 +37,7 @@ _decode = msgspec.json.Decoder(_Manifest).decode
 
 @dataclass
 class Told:
-    """What is told of one epoch: the greatest numbers and the union of the ranges of its manifests."""
+    """All manifests of one epoch together: the greatest numbers, and the union of the ranges."""
 
     last: int = 0
     settled: int = 0
@@ -60,14 +60,14 @@ class Told:
 
 @dataclass
 class Manifests:
-    """What an audit topic says."""
+    """The manifests of an audit topic."""
 
     epochs: dict[Key, Told] = field(default_factory=dict)
     unreadable: int = 0
     """Keys whose newest record is no manifest of a version that is known here."""
 
     def open_epochs(self) -> list[tuple[int, str]]:
-        """Return time and name of those that may have accepted more than was told, the oldest first.
+        """Return time and name of the epochs that may have accepted more than was told, the oldest first.
 
         An epoch is open until it is sealed, or until something of a later one of its directory is settled: what is
         settled goes over epochs in their order.
