@@ -53,7 +53,7 @@ async def create_topic(kafka: str, topic: str) -> None:
 
 
 async def publish(kafka: str, topic: str, wal_dir: Path, streams: int, seconds: int) -> Published:
-    """What all streams send in so many seconds, at their rate."""
+    """Publish the packets of all streams, at their rate."""
     keys = [b"stream-%d" % number for number in range(streams)]
     audio = os.urandom(PACKET_BYTES - 8)
     async with RecoverableProducer(wal_dir, bootstrap_servers=kafka, on_full="wait") as producer:
@@ -71,14 +71,14 @@ async def publish(kafka: str, topic: str, wal_dir: Path, streams: int, seconds: 
 
 
 def land_all(spark: SparkSession, kafka: str, topic: str, directory: Path) -> None:
-    """What is in the topic and not yet in the table."""
-    directory = directory.absolute()  # what has no / in it is the name of a table
+    """Land the records of the topic that are not in the table yet."""
+    directory = directory.absolute()  # a name without a slash would be a table's
     target, checkpoint = str(directory / "table"), str(directory / "checkpoint")
     land(spark, [topic], target, checkpoint, bootstrap_servers=kafka, available_now=True).awaitTermination()
 
 
 def is_whole(spark: SparkSession, directory: Path, published: Published) -> bool:
-    """Whether each packet stands in the table once; what is missing is shown."""
+    """Whether each packet stands in the table once; show those that are missing."""
     known_last = {(published.producer_id, published.epoch): published.last}
     with audit(spark.read.parquet(str(directory / "table")), known_last=known_last) as found:
         [totals] = found.totals.collect()

@@ -1,8 +1,8 @@
 """A consumer that takes each record once: ``python consumer.py``, one of them for the topic.
 
-Where it stands and what it has had are one small file, replaced as a whole. A record that the producer had to send
-again, because it died before it knew, is passed over. What was handled and not yet written down when this consumer is
-killed is handled again: to rule that out, too, the handling has to be in the same transaction (consumer_sqlite.py).
+Its offsets and the ids that it has seen are one small file, replaced as a whole. It passes over a record that the
+producer had to send again. A record that was handled before the file was written, when this consumer is killed, is
+handled again: to rule that out, too, handle it in the same transaction (consumer_sqlite.py).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ STATE = Path(os.environ.get("STATE", "consumer.state"))
 
 
 class State(msgspec.Struct):
-    offsets: dict[int, int]  # of each partition the next one to read
+    offsets: dict[int, int]  # the next one to read, by partition
     had: bytes
 
 

@@ -1,12 +1,12 @@
 """Consumers whose effects happen exactly once: ``python consumer_sqlite.py``, as many as there are partitions.
 
-What comes of the orders, the offsets, and which records were had are stored in one transaction of one database. So
-whatever is killed at whatever moment, and whatever a producer sends again to a partition: each order is booked once.
+The orders' effects, the offsets and the ids that were seen are stored in one transaction of one database. Each order is
+booked once, whenever a process is killed, and whatever a producer sends again to a partition.
 
-The state is kept for each partition, and read when the partition is assigned; a consumer that lost its partition to
-another one finds that the offset has moved on, and stores nothing. What is sent again after a power cut may come in
-another partition, if it has no key, or the topic has got more of them since: it is booked twice then. Orders have keys;
-let what may come twice be read to its end before you add partitions, or have them written in transactions.
+The state is kept for each partition, and read when the partition is assigned. A consumer that lost its partition to
+another one finds that the offset has moved on, and stores nothing. A record that is sent again after a power cut may
+come in another partition, if it has no key or the topic has more partitions by then: it is booked twice. So give orders
+keys, and before you add partitions read all records that may come twice, or have them written in transactions.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Store:
         return Deduplicator.from_pages(dict(rows))
 
     def book(self, partition: TopicPartition, records: list[ConsumerRecord[Any, Any]], had: Deduplicator) -> None:
-        """All of it, or nothing."""
+        """Book all records, or none."""
         with self._database as database:  # commits, or rolls back
             database.execute("BEGIN IMMEDIATE")
             if self.next_offset(partition) > records[0].offset:
@@ -73,7 +73,7 @@ class Store:
 
 
 class Assigned(ConsumerRebalanceListener):
-    """Of each partition that this consumer has: which records were had."""
+    """The partitions that this consumer has, with the records that were seen in each."""
 
     def __init__(self, consumer: AIOKafkaConsumer, store: Store) -> None:
         self._consumer = consumer

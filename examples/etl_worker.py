@@ -1,9 +1,9 @@
 """A worker that reads one topic and writes another, each record exactly once: ``python etl_worker.py NUMBER OF``.
 
-So many workers share the partitions; each has its own, for good, and a directory with its number. Killed at any moment
-and started again, it goes on where it had come to: what it has read stands in the ring, with what it made of it. To
-have another number of workers, end all of them (SIGTERM) until none has records left, and have the new ones begin where
-the old ones' ``source_positions`` were.
+``OF`` workers share the partitions; each has its own ones for good, and a directory with its number. A worker that is
+killed at any moment and started again goes on where it was: the ring holds how far it has read, and the records that
+it made. To change the number of workers, end all of them (SIGTERM) until none has records left, and let the new ones
+begin at the old ones' ``source_positions``.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ async def work(consumer: AIOKafkaConsumer, producer: RecoverableProducer, stoppi
         for records in read.values():
             for record in records:
                 if record.value is not None:
-                    # Of several that are made from one, the last has the source: then all of them are in the ring.
+                    # Where several are made from one, the last has the source: then all of them are in the ring.
                     source = (record.topic, record.partition, record.offset)
                     await producer.publish(TOTALS, transform(record.value), key=record.key, source=source)
 

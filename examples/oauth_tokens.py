@@ -1,6 +1,6 @@
 """Tokens of an identity provider (OAuth's client credentials), for a Kafka that wants OAUTHBEARER.
 
-The producer asks for a token for each connection, and again before a login ends. Where the provider is down, records
+The producer asks for a token for each connection, and again before a login ends. While the provider is down, records
 wait in the ring, the log names it, and `publish` goes on.
 """
 

@@ -1,4 +1,4 @@
-"""How a service tests its own recovery, with pytest: no Kafka, no Docker, nothing on the real disk.
+"""Test the recovery of a service with pytest: no Kafka, no Docker, nothing on the real disk.
 
 Each test takes an image of the disk at the moment of the crash, and starts the next life of the service on it. The
 fixtures come with aiorecover.
