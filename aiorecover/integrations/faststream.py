@@ -28,11 +28,11 @@ from aiorecover.config import Options
 __all__ = ["KafkaBroker"]
 
 FIRST_S: Final = 5.0  # that `start` waits for Kafka before the rest of the application goes on without it
-RETRY_S: Final = 1.0  # between the first two attempts to start the subscribers; each pause is twice the one before
+RETRY_S: Final = 1.0  # between the first two attempts to start the subscribers, then doubled
 RETRY_MOST_S: Final = 10.0  # a wrong password shall not become a storm of logins
 LOOK_S: Final = 0.05  # between two looks whether Kafka is reached
 
-# Of FastStream's own producer, which does not exist here.
+# Options of FastStream's own producer, which does not exist here.
 _OF_PRODUCER: Final = frozenset(
     {
         *("acks", "key_serializer", "value_serializer", "compression_type", "max_batch_size", "partitioner"),
@@ -189,7 +189,7 @@ class KafkaBroker(kafka.KafkaBroker):
 
 
 class _Ring(AioKafkaFastProducerImpl):
-    """What FastStream publishes with."""
+    """The producer that FastStream publishes with, over one of ours."""
 
     def __init__(self, parser: Any, decoder: Any, make: Callable[[], RecoverableProducer]) -> None:
         super().__init__(parser, decoder)

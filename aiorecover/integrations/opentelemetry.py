@@ -38,7 +38,7 @@ def watch(producer: RecoverableProducer, meter_provider: MeterProvider | None = 
 
 
 class Watched:
-    """The instruments of one provider observe its producers."""
+    """The producers of one provider, as its instruments observe them."""
 
     def __init__(self) -> None:
         self.producers: weakref.WeakSet[RecoverableProducer] = weakref.WeakSet()

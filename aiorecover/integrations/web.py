@@ -1,4 +1,4 @@
-"""All web frameworks share this: a producer for the time that a service runs, and the answers to probes."""
+"""The part that web frameworks share: a producer for the time that a service runs, and the answers to probes."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence

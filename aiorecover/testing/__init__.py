@@ -1,9 +1,9 @@
-"""What a test of your own needs: a Kafka cluster without Java or Docker, and a disk that can lose its power.
+"""For tests of your own: a Kafka cluster without Java or Docker, and a disk that can lose its power.
 
 ``MockCluster`` runs inside this process. ``MockClusterProcess`` runs in a process of its own, for tests that
 kill the process under test. Both need ``pip install 'aiorecover[demo]'``: importing this package needs nothing,
-starting a cluster needs confluent-kafka. What the mock does not do is listed in
-:mod:`aiorecover.testing.mock_cluster`.
+starting a cluster needs confluent-kafka. :mod:`aiorecover.testing.mock_cluster` lists what
+the mock does not do.
 
 ``MemoryDisk`` is a whole ``wal_dir`` in memory, with images of what the death of the process and a power cut leave of
 it; :mod:`aiorecover.testing.memory_disk` says what survives what. It needs Linux.

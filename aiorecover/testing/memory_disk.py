@@ -122,7 +122,7 @@ class MemoryFiles(Files):
         return sum(file is self._opened[fd] for file in self.stored.files.values())
 
     def identity(self, fd: int) -> tuple[int, int]:
-        """An image has the files of its disk."""
+        """Return device and inode; an image of a disk has the same ones."""
         return 0, self._opened[fd].number
 
     def same_file(self, fd: int, path: Path) -> bool:
@@ -206,7 +206,7 @@ class MemoryFiles(Files):
 
 
 class _Stored:
-    """What is on a disk, durable or not."""
+    """Everything that is on a disk, durable or not."""
 
     def __init__(self) -> None:
         self.boot_id = uuid.uuid4().hex

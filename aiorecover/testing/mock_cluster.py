@@ -184,7 +184,7 @@ class MockCluster:
 
     @property
     def brokers(self) -> int:
-        """How many brokers there are; their ids are 1 to this number."""
+        """The number of brokers; their ids are 1 to this number."""
         return self._brokers
 
     @property
@@ -277,7 +277,7 @@ class MockCluster:
         self._tracking = True
 
     def requests(self, *, clear: bool = False) -> list[MockRequest]:
-        """What the brokers received since ``track_requests()``, oldest first.
+        """Return the requests that the brokers received since ``track_requests()``, oldest first.
 
         ``clear`` empties the list afterwards; a request that arrives between the two is lost from it.
         """
@@ -341,7 +341,7 @@ class MockCluster:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Threads that are started in here take no signals: one that interrupts the mock's poll ends the mock."""
+    """Block all signals for the threads that are started inside: one that interrupts the mock's poll ends it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield

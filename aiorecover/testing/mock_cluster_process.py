@@ -73,7 +73,7 @@ class MockClusterProcess:
 
     @property
     def brokers(self) -> int:
-        """How many brokers there are; their ids are 1 to this number."""
+        """The number of brokers; their ids are 1 to this number."""
         return self._brokers
 
     @property

@@ -1,4 +1,4 @@
-"""What is in Kafka, for a test to compare."""
+"""Read what is in Kafka, for a test to compare."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
