@@ -266,7 +266,8 @@ class Client:
                     codes.add(answer.error_code)
                     self.cause = f"kafka gives no producer id: {outcome_of(answer.error_code).reason}"
             if not codes & LOADING_CODES or asyncio.get_running_loop().time() > until:
-                raise ConnectError(f"kafka is not reached: {self.cause}", persisted="not")
+                cause = self.cause or "no broker answers the request for a producer id"
+                raise ConnectError(f"kafka is not reached: {cause}", persisted="not")
             await asyncio.sleep(LOADING_PAUSE_S)  # a broker that has just started
 
     async def produce(self, node: int, request: ProduceRequest, *, apart: bool, timeout_s: float) -> Answers:

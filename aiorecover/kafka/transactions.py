@@ -320,7 +320,8 @@ class TransactionTask(BrokerTask):
             if {15, 16}.intersection(codes):
                 self._coordinators.pop(kind, None)
             if self.delivery.now() > until:
-                raise AbortedError(f"the coordinator does not answer in time: {client.cause}")
+                cause = _reason(kind, codes[0]) if codes else client.cause
+                raise AbortedError(f"the coordinator is not ready in time: {cause}")
             await asyncio.sleep(AGAIN_S)
 
 

@@ -2,10 +2,13 @@
 
 import asyncio
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaTimeoutError
 
 from aiorecover import DeliveryPendingError, DeliveryReport, RecoverableProducer, WalFullError
@@ -13,13 +16,14 @@ from aiorecover.kafka.delivery import Delivery
 from aiorecover.kafka.offset_fetch import StableOffsetFetch
 from aiorecover.kafka.transactions import AbortedError, TransactionTask
 from aiorecover.ring.ring import Ring
-from aiorecover.testing import MockCluster
+from aiorecover.testing import DISCONNECT, ApiKey, MockCluster
 from tests.support.eventually import until
 
 pytestmark = pytest.mark.asyncio
 
 WITHIN_MS = 20_000
 FORBIDDEN = 29  # TOPIC_AUTHORIZATION_FAILED
+CONCURRENT_TRANSACTIONS = 51
 
 
 async def test_a_callback_that_raises_a_cancellation_of_its_own_is_counted_and_delivery_goes_on(tmp_path: Path) -> None:
@@ -155,3 +159,27 @@ async def test_no_room_to_write_down_the_cluster_holds_up_delivery_until_there_i
             receipt = await producer.publish("orders", b"v")
             await receipt.delivered(WITHIN_MS)
     assert attempts == 3
+
+
+async def test_a_broker_that_gives_no_producer_id_is_named(tmp_path: Path) -> None:
+    with MockCluster() as cluster:
+        cluster.push_errors(ApiKey.INIT_PRODUCER_ID, *[DISCONNECT] * 100)
+        options: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "stop_timeout_ms": 0}
+        async with RecoverableProducer(tmp_path, **options) as producer:
+            await producer.publish("orders", b"v")
+            with pytest.raises(DeliveryPendingError, match="no broker answers the request for a producer id"):
+                await producer.flush(500)
+
+
+async def test_a_coordinator_that_is_not_ready_in_time_says_why() -> None:
+    async def coordinator(*_: object) -> int:
+        return 1
+
+    async def ask(*_: object) -> object:
+        return SimpleNamespace(error_code=CONCURRENT_TRANSACTIONS)
+
+    client = SimpleNamespace(cause=None, coordinator=coordinator, ask=ask)
+    delivery: Any = SimpleNamespace(now=time.monotonic, client=client)
+    task = TransactionTask(delivery, "aiorecover-1", timeout_ms=100)
+    with pytest.raises(AbortedError, match="another transaction is being finished"):
+        await task._ask(CoordinationType.TRANSACTION, None, lambda answer: [answer.error_code])
