@@ -3,7 +3,7 @@
     `router`          which lane a record belongs to, which broker task looks at a lane
     `lanes`           the states of a lane: one table
     `broker_task`     one task a broker: gather, one request in flight, what each answer means
-    `produce`, `compression`     the bytes of a request
+    `produce`         the bytes of a request
     `outcomes`        what each error code means: one table
     `delivery`        what can go, and what each outcome leads to
     `connection`      reached or not, which cluster, who leads which partition

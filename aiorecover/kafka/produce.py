@@ -1,16 +1,16 @@
 """Kafka's Produce request, version 7, with its bytes joined once, and its answer, read without a schema."""
 
 import struct
-from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Final, NamedTuple
 
+from aiokafka import codec
 from aiokafka.protocol.api import Response
 from aiokafka.protocol.produce import ProduceRequest_v7
 from aiokafka.record.util import calc_crc32c
 
-from aiorecover.kafka.compression import compressed_payload
 from aiorecover.ring.format import OWN_HEAD_SIZE
-from aiorecover.ring.records import ATTRIBUTES_AT, CRC_AT
+from aiorecover.ring.records import ATTRIBUTES_AT, BATCH_HEAD_SIZE, CRC_AT, LEADER_EPOCH_AT, LENGTH_AT
 from aiorecover.ring.segments import Batch
 
 API_KEY, API_VERSION = 0, 7
@@ -19,6 +19,12 @@ ACKS_ALL = -1
 _START = struct.Struct(">hii")  # acks, timeout in ms, number of topics
 _PARTITION = struct.Struct(">ii")  # partition, bytes of its batch
 _ANSWER = struct.Struct(">ihqqq")  # partition, error code, base offset, append time, log start offset
+_CODECS: Final[dict[str, tuple[int, Callable[[bytes], bytes]]]] = {  # with the number in a batch's attributes
+    "gzip": (1, codec.gzip_encode),
+    "snappy": (2, codec.snappy_encode),
+    "lz4": (3, codec.lz4_encode),
+    "zstd": (4, codec.zstd_encode),
+}
 _I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
 
 
@@ -128,13 +134,19 @@ class ProduceRequest:
 def payload(batch: Batch, compression: str | None = None, attributes: int = 0) -> list[Any]:
     """Return the bytes of a batch that has its identity, in parts; its checksum is made here.
 
-    They are views of the mapping where the batch is hot, and its records are not compressed: the segment stays as long
-    as the batch is not done.
+    Without ``compression`` they are views of the mapping where the batch is hot: the segment stays as long as the batch
+    is not done. Compressing belongs in a thread: some codecs take 30 ms for a megabyte. The ring keeps the records as
+    they are; a repeat is compressed anew, under the same identity and count.
     """
-    if compression is not None:
-        return compressed_payload(batch, compression, attributes)
     data = batch.segment.read(batch.at + OWN_HEAD_SIZE, batch.end)
-    covered = data[ATTRIBUTES_AT:]
+    head, covered = data[:CRC_AT], data[ATTRIBUTES_AT:]
+    if compression is not None:
+        number, encode = _CODECS[compression]
+        attributes |= number
+        records = bytes(encode(bytes(data[BATCH_HEAD_SIZE:])))
+        length = len(records) + BATCH_HEAD_SIZE - LEADER_EPOCH_AT
+        head = bytes(head[:LENGTH_AT]) + length.to_bytes(4, "big") + bytes(head[LEADER_EPOCH_AT:])
+        covered = bytes(data[ATTRIBUTES_AT:BATCH_HEAD_SIZE]) + records
     if attributes:
         covered = attributes.to_bytes(2, "big") + covered[2:]
-    return [data[:CRC_AT], calc_crc32c(covered).to_bytes(4, "big"), covered]
+    return [head, calc_crc32c(covered).to_bytes(4, "big"), covered]
