@@ -39,7 +39,7 @@ def dead_letters_router(allow: Callable[..., Any]) -> APIRouter:
     Each worker answers for its own directory.
 
     Args:
-        allow: a dependency of yours, that raises ``HTTPException`` for who may not do that.
+        allow: a dependency of yours, that raises ``HTTPException`` where the client may not do that.
 
     """
     router = APIRouter(prefix="/dead-letters", tags=["dead letters"], dependencies=[Depends(allow)])

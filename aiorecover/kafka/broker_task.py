@@ -27,7 +27,7 @@ FRESH_LANES = 32  # not acknowledged yet: the first batches of a partition cost 
 ENOUGH = 128 << 10  # bytes: an open batch of so many does not linger
 SLICE = 32  # batches between two turns for the loop
 EMPTY_S = 0.01  # before a batch is looked at again that has no record yet
-BROKER_TIMEOUT_MS = 1000  # what replicas have: a partition without them is answered apart from its neighbours then
+BROKER_TIMEOUT_MS = 1000  # that replicas may take: a partition without them is answered apart from its neighbours
 BROKER_TIMEOUT_MAX_MS = 30_000
 CUTS = 3  # requests that were cut while the broker answers others: they are too large
 CUT_LEAST = 16 << 10  # bytes: no broker takes so few
@@ -284,7 +284,7 @@ class BrokerTask:
         return found
 
     def _passed(self, size: int) -> None:
-        """A request was answered: smaller ones were cut for another reason."""
+        """Take note that a request was answered: smaller ones were cut for another reason."""
         self._cuts = [one for one in self._cuts if one > size]
         self.delivery.throttle.over("broker_unreachable", self.node, "the broker is reached again node=%d", self.node)
         self.delivery.throttle.over("request_lost", self.node, "the broker answers again node=%d", self.node)

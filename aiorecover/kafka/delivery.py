@@ -29,20 +29,20 @@ from aiorecover.ring.writer import Writer
 
 LINGER_LANES = 20  # a broker task waits the linger once for so many lanes, or it would wake for each of them
 LINGER_MAX_S = 0.15
-STALL_S = 5.0  # before a lane is tried again whose rights or topic somebody has to mend
+STALL_S = 5.0  # before a lane is tried again whose rights or topic an operator has to mend
 SEQUENCES = 1 << 31  # Kafka's sequences wrap there (R13)
 EPOCHS = 32_000  # producer epochs of a lane: below the 15 bits of Kafka's; then the next Kafka producer id
 SMALL_BATCH = 1024  # bytes: smaller ones are not made on purpose
 SLICE = 32  # batches between two turns for the loop
 CANCEL_AGAIN_S = 0.05
-THREADS_S = 2.0  # what a slow disk has to end a write, at the stop
+THREADS_S = 2.0  # that a slow disk may take to end a write, at the stop
 
 _log = logging.getLogger("aiorecover")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOptions:
-    """What delivery takes from the producer's options; times in seconds."""
+    """The producer's options, as far as delivery needs them; times in seconds."""
 
     client: Mapping[str, Any]
     linger_s: float = 0.005
@@ -393,7 +393,7 @@ class Delivery:
             self.failed(lane, outcome)
 
     def throttled(self, node: int, ms: int) -> None:
-        """A broker wants no more for a while: a quota."""
+        """Log that a broker wants no more for a while: a quota is used up."""
         self.throttle.warn("kafka_throttles", node, "throttled: a quota is used up node=%d ms=%d", node, ms)
 
     async def partitions_of(self, name: str) -> set[int]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MARGIN_MS = 600_000  # clocks of producers and brokers differ
 READ_S = 1.0  # for one answer
 LATEST = -1  # asks for the end
-READER, ANY_REPLICA = -1, -2  # who asks: the one is told where readers end, the other where the leader's log does
+READER, ANY_REPLICA = -1, -2  # in place of a replica: the answer is where readers end, or where the leader's log does
 LOOKS, LOOK_S = 20, 0.05  # at how far the followers are, before the lane is tried again later
 LIMIT_S = 60.0  # for one lane: then its records may come twice, and delivery goes on
 CONSUMER_OPTIONS = (
@@ -88,7 +88,7 @@ class RecoveryCheck:
         return True
 
     def _send_anew(self, batches: list[Batch]) -> None:
-        """Give other identities to batches that are not there, or that nobody can look for."""
+        """Give other identities to batches that are not in Kafka, or cannot be looked for."""
         for batch in batches:
             if batch.state is BatchState.SENT and batch.identity is None:
                 batch.store(BatchState.SEALED, self.delivery.ring.epoch)

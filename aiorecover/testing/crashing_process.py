@@ -83,7 +83,7 @@ class CrashingProcess:
         except queue.Empty:
             raise TimeoutError(f"the program wrote no line within {timeout_ms} ms command={self._command}") from None
         if line is None:
-            self._lines.put(None)  # for who asks again
+            self._lines.put(None)  # for the next call
             status = process.wait()
             raise RuntimeError(f"the program has ended: its errors say why status={status} command={self._command}")
         return line

@@ -146,7 +146,7 @@ class MockCluster:
     """A mock Kafka cluster; ``with MockCluster(brokers=3) as cluster:`` or ``close()`` ends it.
 
     The cluster is up when the constructor returns. Brokers are numbered from 1. A topic that does not exist
-    is made by whoever names it first (4 partitions), methods of this class included.
+    is made by the first request or method of this class that names it (4 partitions).
 
     The methods return when the cluster has carried them out; they wait for a C thread (microseconds to
     milliseconds), so an event loop may call them. Use one cluster from one thread at a time. A forked child
