@@ -394,7 +394,7 @@ class RecoverableProducer:
         limit = seconds_of(timeout_ms)
         runtime = self._get_runtime_here()
         self._refuse_in_callback("flush")
-        await self._unless_stopped(runtime.drained(limit))
+        await runtime.drained(limit)
 
     async def wait_delivered(self, receipt: Receipt, timeout_ms: int | None) -> DeliveryReport:
         """Do what `Receipt.delivered` says."""
@@ -417,18 +417,6 @@ class RecoverableProducer:
             record_id=receipt.record_id,
             context=receipt._context,  # noqa: SLF001
         )
-
-    async def _unless_stopped(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        stopping = self._stopping
-        try:
-            await asyncio.wait({task} if stopping is None else {task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not task.done():
-                task.cancel()
-        if not task.done() or task.cancelled():
-            raise self._closed_error()
-        task.result()
 
     # -- for code written for aiokafka ---------------------------------------------------------------------------------
 
