@@ -144,7 +144,7 @@ class Adoption:
     def _survey(self) -> dict[str, tuple[bool, Checkpoint]]:
         """Return which directories have an owner, and what their checkpoints say; blocks."""
         files, found = self._own.ring.files, {}
-        for path, locked, _ in instances(self._config.wal_dir, files=files):
+        for path, locked, *_ in instances(self._config.wal_dir, files=files):
             try:
                 data = files.read_file(path / CHECKPOINT)
                 if data is not None:  # else nothing was ever stored in its ring (R1)

@@ -5,6 +5,8 @@ import errno
 import logging
 import time
 from contextlib import AsyncExitStack
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from aiorecover.adoption import Adoption
@@ -17,7 +19,7 @@ from aiorecover.kafka.router import DEAD_TOPIC
 from aiorecover.manifests import Manifests
 from aiorecover.reporting import Reporter
 from aiorecover.ring.backlog import Recovered, fill_lanes, recover
-from aiorecover.ring.directory import Directory
+from aiorecover.ring.directory import Directory, Noted
 from aiorecover.ring.flush import Keeper
 from aiorecover.ring.lane import DEAD
 from aiorecover.ring.opening import open_ring
@@ -27,6 +29,8 @@ from aiorecover.ring.writer import FIRST_SEQUENCE, Writer
 from aiorecover.statistics import Statistics
 
 OWNER_S = 1.0  # between two looks at the paths of the directory's files
+NOTE_S = 1.0  # between two notes of how it goes
+MOST_NOTED, NOTED_CHARS = 8, 500  # troubles, and of each
 CLOSE_S = 2.0  # that a slow disk may take to let go of the directory
 
 log = logging.getLogger("aiorecover")
@@ -99,7 +103,7 @@ class Runtime:
         """Begin: accept, flush, recover, deliver."""
         self.keeper.start()
         self.delivery.start()
-        beside = [self._watch_owner()]
+        beside = [self._watch_owner(), self._note()]
         if not self._segments:
             self.lanes_filled.set()
         if self.config.delivery_timeout_ms is not None:
@@ -116,6 +120,18 @@ class Runtime:
             self._tasks.append(self._recovery)
         for task in self._tasks:
             task.add_done_callback(self._ended)
+
+    async def _note(self) -> None:
+        """Store how it goes where `aiorecover top` finds it, each second in which it has changed."""
+        before = None
+        while True:
+            await asyncio.sleep(NOTE_S)
+            troubles = [trouble[:NOTED_CHARS] for trouble in islice(self.delivery.troubles(), MOST_NOTED)]
+            now = self._accepted(), self.delivery.delivered, troubles
+            if now != before:
+                stored, before = asyncio.Event(), now
+                self.keeper.beside(partial(self.directory.note, Noted(time.time(), *now)), stored.set)
+                await stored.wait()  # one at a time, also on a disk that hangs
 
     async def _watch_owner(self) -> None:
         """Look at the directory's files once a second.
@@ -246,6 +262,9 @@ class Runtime:
         """Say what holds records up."""
         return next(iter(self.delivery.troubles()), "nothing is wrong, they take their turn")
 
+    def _accepted(self) -> int:
+        return self.writer.next_sequence() - FIRST_SEQUENCE
+
     def pending(self) -> int:
         """Return the number of records that are not done, those in open batches too."""
         open_ones = sum(lane.published.index for lane in list(self.ring.lanes.values()))  # also from other threads
@@ -262,7 +281,7 @@ class Runtime:
         lanes = list(delivery.router.lanes.values())
         return Statistics(
             state=state,
-            accepted=self.writer.next_sequence() - FIRST_SEQUENCE,
+            accepted=self._accepted(),
             recovered=self.recovered,
             delivered=delivery.delivered,
             dead_lettered=delivery.dead_lettered,

@@ -143,24 +143,26 @@ def top(
     looks: Annotated[int | None, typer.Option(min=1, help="End after so many looks. Default: at Ctrl-C.")] = None,
     json_output: JSON = False,  # noqa: FBT002 - an option, never passed by place
 ) -> None:
-    """Watch a directory live: rates, what waits and for how long, oldest partitions first, the newest dead letters.
+    """Watch a directory live: rates, what waits, oldest partitions first, what holds them up, the newest dead letters.
 
-    Seen from outside, no owner is asked; why a partition does not get through stands in the log of its owner. With
-    --json a line for each look.
+    What holds partitions up is what their owner noted a second ago at the most; its log says more. With --json a line
+    for each look.
 
     Exit status 0: --looks are over. 2: nothing of aiorecover is there. 130: Ctrl-C.
     """
     console = Console(highlight=False)
-    live = nullcontext() if json_output else Live(console=console, screen=console.is_terminal, auto_refresh=False)
-    with one_line(), live as display:
+    live = Live(console=console, screen=True, auto_refresh=False) if console.is_terminal and not json_output else None
+    with one_line(), live or nullcontext():
         watch, left = Watch(path), looks
         while True:
             seen = watch.look()
-            if display is None:
+            if json_output:
                 sys.stdout.write(json.dumps(seen) + "\n")
                 sys.stdout.flush()
+            elif live is None:
+                console.print(screen(seen, path, console.height))
             else:
-                display.update(screen(seen, path, console.height), refresh=True)
+                live.update(screen(seen, path, console.height), refresh=True)
             left = left and left - 1
             if left == 0:
                 return

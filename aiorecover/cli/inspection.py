@@ -9,6 +9,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.filesize import pick_unit_and_suffix
 from rich.table import Table
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from aiorecover.ring.directory import Instance
     from aiorecover.ring.inspect import DirectoryView, LaneView
 
-__all__ = ["inspect", "instances_at", "print_line", "show", "size_of", "unreadable"]
+__all__ = ["inspect", "instances_at", "print_line", "show", "size_of", "troubles", "unreadable"]
 
 BLOCK = 512  # bytes that st_blocks counts
 UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"]
@@ -65,7 +66,9 @@ def inspect(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _about(instance: Instance) -> dict[str, Any]:
-    about: dict[str, Any] = {"path": str(instance.path), "locked": instance.locked, "pid": instance.pid, "error": None}
+    path, locked, pid, noted = instance
+    about: dict[str, Any] = {"path": str(path), "locked": locked, "pid": pid, "error": None}
+    about["noted"] = msgspec.to_builtins(noted)
     try:
         about |= _contents(look(instance.path))
     except WalError as error:
@@ -116,11 +119,18 @@ def show(console: Console, found: list[dict[str, Any]]) -> None:
             continue
         for line in _summary(one):
             print_line(console, line)
+        for trouble in troubles(one):
+            print_line(console, f"trouble: {text_of(trouble.encode(), len(trouble))}", style="yellow")
         if one["lanes"]:
             console.print(_table(one["lanes"]))
         if one["unreadable"]:
             message = "batches or heads of segments are damaged: the next start names their records and delivers the"
             print_line(console, f"{message} others unreadable={one['unreadable']}", style="red")
+
+
+def troubles(one: dict[str, Any]) -> list[str]:
+    """Return what holds an instance's records up, as its owner says it."""
+    return [] if one["noted"] is None else list(one["noted"]["troubles"])
 
 
 def print_line(console: Console, line: str, style: str | None = None) -> None:

@@ -119,12 +119,12 @@ def new_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
             raise
 
 
-def text_of(data: bytes | None) -> str:
+def text_of(data: bytes | None, most: int = BYTES_SHOWN) -> str:
     """Return readable text with nothing in it that a terminal would obey: that, and what is not UTF-8, as escapes."""
     if data is None:
         return "None"
-    text = data[:BYTES_SHOWN].decode("utf-8", "surrogateescape")
-    return "".join(map(_shown, text)) + ("…" if len(data) > BYTES_SHOWN else "")
+    text = data[:most].decode("utf-8", "surrogateescape")
+    return "".join(map(_shown, text)) + ("…" if len(data) > most else "")
 
 
 def _shown(char: str) -> str:

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from aiorecover.cli.inspection import inspect, instances_at, size_of
+from aiorecover.cli.inspection import inspect, instances_at, size_of, troubles
 from aiorecover.cli.records import NAMES, about, stored, text_of
 from aiorecover.ring.lane import DEAD
 
@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Watch", "screen"]
 
+Rates = tuple[float, float] | None
+
 HISTORY: Final = 60  # looks that the sparkline shows
 BARS: Final = "▁▂▃▄▅▆▇█"
 OLD_S: Final = 10  # of a record that waits: then its partition may be in trouble
 LANES: Final = 12
+QUIET_S: Final = 2.5  # after which an owner that notes nothing does nothing
+TROUBLES: Final = 3  # of each owner, the worst ones
 LETTERS: Final = 3  # the newest ones
 
 
@@ -33,7 +37,7 @@ class Watch:
     def __init__(self, path: pathlib.Path) -> None:
         """Nothing is looked at yet."""
         self._path = path
-        self._before: dict[str, tuple[float, int, int, int]] = {}  # when, epoch, newest sequence, waiting
+        self._noted: dict[tuple[str, int | None], tuple[dict[str, Any], Rates]] = {}  # by each owner, the newest
         self._waiting: deque[int] = deque(maxlen=HISTORY)
         self._letters: tuple[int, list[str]] = (0, [])
 
@@ -46,7 +50,7 @@ class Watch:
 
         """
         found = inspect(self._path)
-        rates = [self._rates(one) for one in found if one["error"] is None]
+        rates = [rates for one in found if (rates := self._rates(one)) is not None]
         self._waiting.append(sum(one.get("waiting", 0) for one in found))
         lanes = [lane | {"instance": one["path"]} for one in found for lane in one.get("lanes", ())]
         lanes = [lane for lane in lanes if lane["partition"] != NAMES[DEAD]]
@@ -54,29 +58,34 @@ class Watch:
         return {
             "at": time.time(),
             "waiting": self._waiting[-1],
-            "accepted_per_second": sum(accepted for accepted, _ in rates),
-            "delivered_per_second": sum(delivered for _, delivered in rates),
+            "accepted_per_second": sum(accepted for accepted, _ in rates) if rates else None,
+            "delivered_per_second": sum(delivered for _, delivered in rates) if rates else None,
             "oldest_age_seconds": max((age for age in ages if age is not None), default=None),
             "history": list(self._waiting),
-            "last_errors": self._last_errors(sum(one.get("dead_letters", 0) for one in found)),
+            "newest_dead_letters": self._newest_letters(sum(one.get("dead_letters", 0) for one in found)),
             "instances": found,
             "lanes": sorted(lanes, key=lambda lane: -(lane["oldest_age_seconds"] or 0)),
         }
 
-    def _rates(self, one: dict[str, Any]) -> tuple[float, float]:
-        """Return the records accepted and delivered a second; their ids are counted by, so no owner has to say it."""
-        now, epoch, waiting = time.monotonic(), one["epoch"] or 0, one["waiting"]
-        then, old_epoch, old_newest, old_waiting = self._before.get(
-            one["path"], (now, epoch, one["newest_sequence"], 0)
-        )
-        newest = max(one["newest_sequence"], old_newest if epoch == old_epoch else 0)  # a segment may be given back
-        self._before[one["path"]] = (now, epoch, newest, waiting)
-        if now == then or epoch != old_epoch:
-            return 0.0, 0.0
-        accepted = newest - old_newest
-        return accepted / (now - then), max(0.0, (accepted - waiting + old_waiting) / (now - then))
+    def _rates(self, one: dict[str, Any]) -> Rates:
+        """Return the records accepted and delivered a second, between its owner's last two notes; None: not known yet.
 
-    def _last_errors(self, count: int) -> list[str]:
+        Without an owner nothing is accepted or delivered.
+        """
+        noted: dict[str, Any] | None = one["noted"]
+        key = one["path"], one["pid"]
+        if noted is None:
+            return None if one["locked"] else (0.0, 0.0)
+        before, rates = self._noted.get(key, (noted, None))
+        if (passed := noted["at"] - before["at"]) > 0:
+            accepted, delivered = (noted[what] - before[what] for what in ("accepted", "delivered"))
+            rates = accepted / passed, delivered / passed
+        elif time.time() - noted["at"] > QUIET_S:
+            rates = (0.0, 0.0)
+        self._noted[key] = noted, rates
+        return rates
+
+    def _newest_letters(self, count: int) -> list[str]:
         if count != self._letters[0]:
             paths = [one.path for one in instances_at(self._path)]
             newest = deque((record for _, record in stored(paths, dead=True)), LETTERS)
@@ -91,17 +100,34 @@ def screen(seen: dict[str, Any], path: pathlib.Path, height: int) -> RenderableT
     age = seen["oldest_age_seconds"]
     totals.add_row(
         Text(f"{seen['waiting']:,} wait", style="bold"),
-        f"accepted {seen['accepted_per_second']:,.0f}/s",
-        f"delivered {seen['delivered_per_second']:,.0f}/s",
+        *(f"{what} {_rate(seen[f'{what}_per_second'])}" for what in ("accepted", "delivered")),
         Text("nothing waits" if age is None else f"oldest {age:,} s", style="yellow" if (age or 0) > OLD_S else ""),
     )
     where = Text(f"{path}  {time.strftime('%H:%M:%S', time.localtime(seen['at']))}", style="dim")
     parts: list[RenderableType] = [where, totals, Text(_sparkline(seen["history"])), Text(), _instances(seen)]
-    room = max(3, height - len(seen["instances"]) - len(seen["last_errors"]) - 9)
+    below = [*_troubles(seen["instances"]), *_letters(seen["newest_dead_letters"])]
     if seen["lanes"]:
-        parts += [Text(), _lanes(seen["lanes"], min(LANES, room))]
-    parts += [Text(text_of(line.encode()), style="red", no_wrap=True) for line in seen["last_errors"]]
-    return Group(*parts)
+        room = max(3, height - len(seen["instances"]) - len(below) - 9)
+        parts += [Text(), _lanes(seen["lanes"], min(LANES, room), several=len(seen["instances"]) > 1)]
+    return Group(*parts, *below)
+
+
+def _rate(a_second: float | None) -> str:
+    return "…" if a_second is None else f"{a_second:,.0f}/s"
+
+
+def _troubles(instances: list[dict[str, Any]]) -> list[Text]:
+    """Return what holds records up, as their owners say it."""
+    lines = [(pathlib.Path(one["path"]).name, trouble) for one in instances for trouble in troubles(one)[:TROUBLES]]
+    return [
+        Text(text_of(f"{name}: {line}".encode(), len(line) * 4), style="yellow", overflow="fold")
+        for name, line in lines
+    ]
+
+
+def _letters(newest: list[str]) -> list[Text]:
+    heading = [Text("newest dead letters", style="dim")] if newest else []
+    return heading + [Text(text_of(line.encode()), style="red", no_wrap=True) for line in newest]
 
 
 def _sparkline(history: list[int]) -> str:
@@ -131,13 +157,15 @@ def _instances(seen: dict[str, Any]) -> Table:
     return table
 
 
-def _lanes(lanes: list[dict[str, Any]], most: int) -> Table:
-    table = _table("topic", "partition", "records", "size", "oldest")
+def _lanes(lanes: list[dict[str, Any]], most: int, *, several: bool) -> Table:
+    table = _table("topic", "partition", "records", "size", "oldest", *(["directory"] if several else []))
     for lane in lanes[:most]:
         old = lane["oldest_age_seconds"] or 0
         age = Text(f"{old:,} s", style="yellow" if old > OLD_S else "")
-        counts = (f"{lane['records']:,}", size_of(lane["bytes"]))
-        table.add_row(text_of(lane["topic"].encode()), str(lane["partition"]), *counts, age)
+        row: list[str | Text] = [str(lane["partition"]), f"{lane['records']:,}", size_of(lane["bytes"]), age]
+        table.add_row(
+            text_of(lane["topic"].encode()), *row, *([pathlib.Path(lane["instance"]).name] if several else [])
+        )
     if len(lanes) > most:
-        table.add_row(Text(f"and {len(lanes) - most:,} more", style="dim"), "", "", "", "")
+        table.add_row(Text(f"and {len(lanes) - most:,} more", style="dim"))
     return table

@@ -14,7 +14,7 @@ durably. *Region*: 64 MiB of the file, all of whose segments have one size. *Don
 Files
 =====
 ``wal_dir/0/`` (0700) holds ``lock``, ``ring`` (both locked with flock, 0600), ``checkpoint`` (replaced as a whole), and
-``damaged/`` where there was damage. ``lock`` begins with the dirty word of R6.
+``damaged/`` where there was damage. ``lock`` begins with the dirty word of R6, and says what holds records up.
 
     ring     ┌──────── region, 64 MiB ────────┬──────── region ────────┬─ …
              │ head │ segment │ segment │ …    │

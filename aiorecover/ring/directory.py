@@ -2,7 +2,7 @@
 
     wal_dir/        made with mode 0700; may belong to root or another user where our group may write there
       0/ 1/ NAME/   0700 and ours; one process each
-        lock        flock; what `mark_flush` stored, 10 digits; the owner's process id
+        lock        flock; what `mark_flush` stored, 10 digits; the owner's process id; what `note` stored
         ring        flock; the segments
         checkpoint  see `aiorecover.ring.checkpoint`
 
@@ -19,7 +19,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from aiorecover.errors import ClosedError, WalDestinationError, WalFormatError, WalIOError, WalLockedError
+import msgspec
+
+from aiorecover.errors import ClosedError, WalDestinationError, WalError, WalFormatError, WalIOError, WalLockedError
 from aiorecover.ring.checkpoint import Checkpoint, dump, load
 from aiorecover.ring.files import Files
 
@@ -30,6 +32,7 @@ OURS = frozenset({LOCK, RING, CHECKPOINT})
 FIRST_CORE = frozenset({"retry", "dead", "lanes"})  # files that aiorecover 0.1 had beside these
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 WORD_BYTES = 10  # of a decimal number of seconds
+NOTE_AT = 32  # in lock, a line of JSON
 LOCKS = Path("/proc/locks")
 MOST_INSTANCES = 1024  # more workers in one wal_dir are a mistake, and each one tried costs system calls
 TRIES = 10  # times that a file is found replaced once it is locked: no program removes it for ever
@@ -67,7 +70,7 @@ class Directory:
         self.flush_pending = int(word) if len(word) == WORD_BYTES and word.isdigit() else 0
         found = files.read_file(path / CHECKPOINT)
         self.checkpoint = None if found is None else load(found, path / CHECKPOINT)
-        files.write(lock, 0, b"%010d %-20d\n" % (self.flush_pending, self.owner_pid))
+        files.write(lock, 0, b"%010d %-20d\n\n" % (self.flush_pending, self.owner_pid))
         _open.add(self)
 
     @classmethod
@@ -163,6 +166,11 @@ class Directory:
         self._check_open()
         self.files.write(self.lock, 0, b"%010d" % since)
 
+    def note(self, noted: "Noted") -> None:
+        """Store it for those who look from outside; not synced. Where that fails nothing is said."""
+        with suppress(WalError):
+            self.files.write(self.lock, NOTE_AT, msgspec.json.encode(noted) + b"\n")
+
     def check_destination(self, name: str | None, guarantee: str | None, cluster_id: str | None) -> None:
         """Compare the destination with what the checkpoint remembers.
 
@@ -206,12 +214,22 @@ class Directory:
 _STOP = "another process may own the directory, nothing more is accepted or delivered: stop, and start again"
 
 
+class Noted(msgspec.Struct):
+    """What the owner of a directory lets those see who look from outside: counts of this process, and its troubles."""
+
+    at: float  # Unix seconds; noted anew each second in which something has changed
+    accepted: int
+    delivered: int
+    troubles: list[str]  # what holds records up, the worst first
+
+
 class Instance(NamedTuple):
     """One directory of a ``wal_dir``, seen from outside."""
 
     path: Path
     locked: bool
     pid: int | None = None  # of the owner, where it is known
+    noted: "Noted | None" = None  # by its owner
 
 
 def instances(wal_dir: Path | str, *, files: Files | None = None) -> list[Instance]:
@@ -232,7 +250,7 @@ def instances(wal_dir: Path | str, *, files: Files | None = None) -> list[Instan
             status = files.status(path)
             if status is not None and stat.S_ISDIR(status.st_mode) and OURS.intersection(files.names(path)):
                 pid = _holder(files, path)
-                found.append(Instance(path, pid is not None, pid))
+                found.append(Instance(path, pid is not None, pid, None if pid is None else _noted(files, path)))
     return found
 
 
@@ -350,7 +368,7 @@ def _holder(files: Files, path: Path) -> int | None:
 
     Some file systems (btrfs, overlay) show another device there: the inode and the process id in `lock` decide then.
     """
-    written = (files.read_file(path / LOCK) or b"")[WORD_BYTES:].strip().decode("ascii", "replace")
+    written = (files.read_file(path / LOCK) or b"")[WORD_BYTES:NOTE_AT].strip().decode("ascii", "replace")
     wanted = set()
     for name in (LOCK, RING):
         found = files.status(path / name)
@@ -362,6 +380,14 @@ def _holder(files: Files, path: Path) -> int | None:
             device, _, inode = fields[5].rpartition(":")
             if (device, inode) in wanted or (fields[4] == written and inode in {one for _, one in wanted}):
                 return int(fields[4])
+    return None
+
+
+def _noted(files: Files, path: Path) -> Noted | None:
+    """What the owner noted; None: nothing yet, or it does so just now."""
+    line = (files.read_file(path / LOCK) or b"")[NOTE_AT:].partition(b"\n")[0]
+    with suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(line, type=Noted)
     return None
 
 
