@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import pathlib
 import sys
 from typing import Annotated
@@ -19,7 +18,7 @@ from aiorecover.cli.broker_commands import add_to as add_broker_commands
 from aiorecover.cli.demo import command as demo_command
 from aiorecover.cli.demo.view import View, show_verdict
 from aiorecover.cli.directory_commands import add_to as add_directory_commands
-from aiorecover.cli.endings import FAILED, INTERRUPTED, USAGE, spark_ends
+from aiorecover.cli.endings import FAILED, INTERRUPTED, USAGE, print_json, spark_ends
 from aiorecover.cli.letter_commands import app as letters
 from aiorecover.ring.writer import LANGUAGE
 
@@ -104,7 +103,7 @@ def demo(
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if json_output:
-        sys.stdout.write(json.dumps(outcome.as_json()) + "\n")
+        print_json(outcome.as_json())
     else:
         show_verdict(console, outcome)
     raise typer.Exit(0 if outcome.verdict.good else FAILED)
@@ -197,7 +196,7 @@ def audit(
     with spark_ends():
         found = auditing.run(options)
     if json_output:
-        sys.stdout.write(json.dumps(found) + "\n")
+        print_json(found)
     else:
         audit_show.show(Console(highlight=False), found)
     if html is not None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +15,7 @@ from aiorecover.cli.bench import measure
 from aiorecover.cli.directory_commands import JSON, OPTION, SERVERS
 from aiorecover.cli.doctor import BAD, FINE, UNSURE, examine
 from aiorecover.cli.drainage import options_of
-from aiorecover.cli.endings import FAILED, one_line
+from aiorecover.cli.endings import FAILED, one_line, print_json
 from aiorecover.cli.inspection import print_line
 from aiorecover.config import Config
 
@@ -58,7 +56,7 @@ def doctor(
         config = Config.from_options(given.pop("wal_dir"), given.pop("bootstrap_servers"), given)
         findings = uvloop.run(look())
     if json_output:
-        sys.stdout.write(json.dumps([finding._asdict() for finding in findings]) + "\n")
+        print_json([finding._asdict() for finding in findings])
     raise typer.Exit(FAILED if any(finding.level == BAD for finding in findings) else 0)
 
 
@@ -93,7 +91,7 @@ def bench(
     with one_line(), tempfile.TemporaryDirectory(dir=wal_dir, prefix="aiorecover-bench-") as temporary:
         found = uvloop.run(compare(pathlib.Path(temporary)))
     if json_output:
-        sys.stdout.write(json.dumps(found) + "\n")
+        print_json(found)
         return
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for number, title in enumerate(("producer", "accepted/s", "delivered/s", "CPU µs/record")):

@@ -20,8 +20,8 @@ from rich.text import Text
 from aiorecover import RecoverableProducer
 from aiorecover.cli import drainage, inspection
 from aiorecover.cli.drainage import producer_of
-from aiorecover.cli.endings import FAILED, one_line
-from aiorecover.cli.records import New, about, lines, new_file, stored, without_bytes
+from aiorecover.cli.endings import FAILED, one_line, print_json, reported
+from aiorecover.cli.records import New, about, lines, stored, without_bytes, write_lines
 from aiorecover.cli.top import Watch, screen
 from aiorecover.cli.verification import is_whole, show_checked, verified
 from aiorecover.errors import ConfigError
@@ -62,7 +62,7 @@ def status(path: PATH, json_output: JSON = False) -> None:  # noqa: FBT002 - an 
     with one_line():
         found = inspection.inspect(path)
     if json_output:
-        sys.stdout.write(json.dumps(found) + "\n")
+        print_json(found)
     else:
         inspection.show(Console(highlight=False), found)
     raise typer.Exit(FAILED if inspection.unreadable(found) else 0)
@@ -110,7 +110,7 @@ def verify(path: PATH, json_output: JSON = False) -> None:  # noqa: FBT002 - an 
     with one_line():
         found = [verified(one.path) for one in inspection.instances_at(path)]
     if json_output:
-        sys.stdout.write(json.dumps(found) + "\n")
+        print_json(found)
     else:
         show_checked(Console(highlight=False), found)
     raise typer.Exit(FAILED if not all(map(is_whole, found)) else 0)
@@ -132,9 +132,12 @@ def export(
     """
     with one_line():
         paths = [one.path for one in inspection.instances_at(path)]
-        with nullcontext(sys.stdout.buffer) if output is None else new_file(output) as file:
-            for _, record in stored(paths, topic or (), dead=None):
-                file.write(_json(about(record)).encode() + b"\n")
+        found = (about(record) for _, record in stored(paths, topic or (), dead=None))
+        lines = (_json(described).encode() for described in found)
+        if output is None:
+            sys.stdout.buffer.writelines(line + b"\n" for line in lines)
+        else:
+            write_lines(output, lines)
 
 
 def top(
@@ -157,8 +160,7 @@ def top(
         while True:
             seen = watch.look()
             if json_output:
-                sys.stdout.write(json.dumps(seen) + "\n")
-                sys.stdout.flush()
+                print_json(seen)
             elif live is None:
                 console.print(screen(seen, path, console.height))
             else:
@@ -196,7 +198,7 @@ def drain(
         limit = None if timeout is None else int(timeout * 1000)
         outcomes = uvloop.run(drainage.drain(path, make, limit, report))
     if json_output:
-        sys.stdout.write(json.dumps(outcomes) + "\n")
+        print_json(outcomes)
     else:
         console = Console(highlight=False)
         for one in outcomes:
@@ -221,12 +223,16 @@ def discard(
         for one in found:
             drainage.free(one)
         if not yes:
-            inspection.show(Console(highlight=False), inspection.inspect(path))
+            about = inspection.inspect(path)
+            if json_output:
+                print_json(about)
+            else:
+                inspection.show(Console(highlight=False), about)
             raise ConfigError("all of this is thrown away with --yes, and nothing is without")
-        for one in found:
-            count = drainage.discard(one.path)
-            line = f"{one.path}: {count:,} records are thrown away"
-            sys.stdout.write((json.dumps({"path": str(one.path), "records": count}) if json_output else line) + "\n")
+        with reported(json_output) as report:
+            for one in found:
+                count = drainage.discard(one.path)
+                report({"path": str(one.path), "records": count}, f"{one.path}: {count:,} records are thrown away")
 
 
 def _json(described: dict[str, Any]) -> str:

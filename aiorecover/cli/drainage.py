@@ -127,7 +127,9 @@ async def _drain(
             while not flushing.done():
                 await asyncio.wait({flushing}, timeout=REPORT_S)
                 now = producer.statistics()
-                outcome |= {"delivered": now.delivered, "dead_lettered": now.dead_lettered, "left": now.pending}
+                outcome |= {"delivered": now.delivered, "dead_lettered": now.dead_lettered}
+                if not now.recovering:  # else not all that waits is known
+                    outcome["left"] = now.pending
                 report(now.delivered + now.dead_lettered)
             flushing.result()
         finally:

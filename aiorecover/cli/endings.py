@@ -1,10 +1,11 @@
-"""Ends of a command that are neither its result nor a wrong option."""
+"""What commands print for machines, and their ends that are neither a result nor a wrong option."""
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from aiokafka.errors import KafkaError
@@ -12,9 +13,19 @@ from aiokafka.errors import KafkaError
 from aiorecover.errors import ConfigError, RecoverError, WalFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["FAILED", "INTERRUPTED", "USAGE", "EndedError", "StoppedError", "one_line", "spark_ends"]
+__all__ = [
+    "FAILED",
+    "INTERRUPTED",
+    "USAGE",
+    "EndedError",
+    "StoppedError",
+    "one_line",
+    "print_json",
+    "reported",
+    "spark_ends",
+]
 
 FAILED = 1
 USAGE = 2
@@ -37,6 +48,29 @@ class StoppedError(EndedError):
     def __init__(self, number: int, message: str = "stopped") -> None:
         super().__init__(message, _BY_SIGNAL + number)
         self.number = number
+
+
+def print_json(found: Any) -> None:
+    """Print it as one line, at once."""
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def reported(as_json: bool) -> Iterator[Callable[[dict[str, Any], str], None]]:  # noqa: FBT001
+    """Give a function that reports what was done, as data and as text; as JSON it is one list, also after an error."""
+    done: list[dict[str, Any]] = []
+
+    def report(about: dict[str, Any], line: str) -> None:
+        done.append(about)
+        if not as_json:
+            sys.stdout.write(line + "\n")
+
+    try:
+        yield report
+    finally:
+        if as_json:
+            print_json(done)
 
 
 @contextmanager

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aiorecover import spark as downstream
-from aiorecover.cli.endings import EndedError, StoppedError
+from aiorecover.cli.endings import EndedError, StoppedError, print_json
 from aiorecover.cli.pairs import pairs
 from aiorecover.cli.spark_work import with_spark
 from aiorecover.spark.ends import convertible, ends_of, held_offsets
@@ -110,7 +108,7 @@ def run(options: Options, console: Console) -> int:
     except RecordsGoneError as error:
         raise EndedError(str(error), RECORDS_GONE) from error
     if options.json:
-        sys.stdout.write(json.dumps(counted.totals | {"held_offsets": counted.held_offsets}) + "\n")
+        print_json(counted.totals | {"held_offsets": counted.held_offsets})
     return CONFLICTS if counted.totals["conflicts"] else 0
 
 

@@ -17,9 +17,9 @@ from aiorecover import DeadLetter
 from aiorecover.cli import inspection
 from aiorecover.cli.directory_commands import JSON, OPTION, PATH, SERVERS
 from aiorecover.cli.drainage import free, producer_of
-from aiorecover.cli.endings import FAILED, one_line
-from aiorecover.cli.records import about, new_file, stored, text_of, topic_of, without_bytes
-from aiorecover.errors import ConfigError
+from aiorecover.cli.endings import one_line, print_json, reported
+from aiorecover.cli.records import about, stored, text_of, topic_of, without_bytes, write_lines
+from aiorecover.errors import ConfigError, PermanentDeliveryError
 from aiorecover.reporting import context_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def list_letters(path: PATH, json_output: JSON = False) -> None:  # noqa: FBT002
     with one_line():
         found = [about(record) for record in _letters(path)]
     if json_output:
-        sys.stdout.write(json.dumps([without_bytes(one) for one in found], ensure_ascii=False) + "\n")
+        print_json([without_bytes(one) for one in found])
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("id", "topic", "partition", "why"):
@@ -80,9 +80,8 @@ def export(path: PATH, output: Annotated[pathlib.Path, typer.Option("--output", 
     Exit status 0: done. 1: a directory cannot be read, or the file is there or cannot be written. 2: nothing of
     aiorecover is there.
     """
-    with one_line(), new_file(output) as file:
-        for record in _letters(path):
-            file.write(msgspec.json.encode(_letter_of(record)) + b"\n")
+    with one_line():
+        write_lines(output, (msgspec.json.encode(_letter_of(record)) for record in _letters(path)))
 
 
 @app.command()
@@ -141,20 +140,22 @@ async def _deal(
     found = [one for one in inspection.instances_at(path) if one.path in holders]
     for one in found:
         free(one)
-    for one in found:
-        async with producer_of(one.path, servers, options, stop_timeout_ms=0) as producer:
-            if limit_s is None:
-                done, count = "purged", await producer.dead_letters.purge(which or "all")
-            else:
-                done, count = "published again", await producer.dead_letters.requeue(which)
-            line = f"{one.path}: {count:,} dead letters are {done}"
-            about_it = {"path": str(one.path), done.replace(" ", "_"): count}
-            sys.stdout.write((json.dumps(about_it) if as_json else line) + "\n")
-            if limit_s is not None:
-                await producer.flush(int(limit_s * 1000))
-                if again := producer.statistics().dead_lettered:
-                    sys.stderr.write(f"{again:,} records were refused again: 'aiorecover dead-letters list' says why\n")
-                    raise typer.Exit(FAILED)
+    if not found and not as_json:
+        sys.stdout.write("0 dead letters\n")
+    with reported(as_json) as report:
+        for one in found:
+            async with producer_of(one.path, servers, options, stop_timeout_ms=0) as producer:
+                if limit_s is None:
+                    done, count = "purged", await producer.dead_letters.purge(which or "all")
+                else:
+                    done, count = "published again", await producer.dead_letters.requeue(which)
+                about_it = {"path": str(one.path), done.replace(" ", "_"): count}
+                report(about_it, f"{one.path}: {count:,} dead letters are {done}")
+                if limit_s is not None:
+                    await producer.flush(int(limit_s * 1000))
+                    if again := producer.statistics().dead_lettered:
+                        refused = f"{again:,} records were refused again: 'aiorecover dead-letters list' says why"
+                        raise PermanentDeliveryError(refused)
 
 
 def _which(record_id: str | None, every: bool) -> str | None:  # noqa: FBT001

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from aiorecover.record_id import RECORD_ID_HEADER
 from aiorecover.ring.inspect import waiting
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiorecover.ring.inspect import StoredRecord
 
-__all__ = ["NAMES", "New", "about", "lines", "new_file", "stored", "text_of", "topic_of", "without_bytes"]
+__all__ = ["NAMES", "New", "about", "lines", "stored", "text_of", "topic_of", "without_bytes", "write_lines"]
 
 NAMES = {UNASSIGNED: "unassigned", DEAD: "dead letters"}
 BYTES_SHOWN = 200  # of a key, a value or a header: a line of a terminal or two
@@ -108,15 +108,28 @@ def lines(described: dict[str, Any]) -> Iterator[str]:
         yield f"    dead letter: {described['dead_letter']}"
 
 
-@contextmanager
-def new_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Open a file that is not there yet; where writing fails, nothing of it stays."""
-    with path.open("xb") as file:
+def write_lines(path: pathlib.Path, lines: Iterable[bytes]) -> None:
+    """Write a file that is not there yet, and say on stderr how many lines; where that fails, nothing of it stays.
+
+    Raises:
+        OSError: it is there, or cannot be written.
+
+    """
+    count = 0
+    try:
+        file = path.open("xb")
+    except FileExistsError:
+        raise FileExistsError(f"the file is there already: name a new one path={path}") from None
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no such directory: make it path={path.parent}") from None
+    with file:
         try:
-            yield file
+            for count, line in enumerate(lines, 1):  # noqa: B007
+                file.write(line + b"\n")
         except BaseException:
             path.unlink()
             raise
+    sys.stderr.write(f"{path}: {count:,} records\n")
 
 
 def text_of(data: bytes | None, most: int = BYTES_SHOWN) -> str:

@@ -47,6 +47,8 @@ def test_all_directories_are_drained_whatever_they_were_started_with(
     away = run("drain", tmp_path, "--bootstrap-servers", NOWHERE, "--timeout", 0.1)
     assert away.exit_code == 1
     assert "0 delivered, 2 left: not everything is in kafka yet" in away.stdout
+    away = run("drain", tmp_path, "--bootstrap-servers", NOWHERE, "--timeout", 0, "--json")
+    assert [one["left"] for one in json.loads(away.stdout)] == [2, 1, 0]
     monkeypatch.setenv("AIORECOVER_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
     done = run("drain", tmp_path, "--option", "linger_ms=1", "--json")
     assert done.exit_code == 0
@@ -87,8 +89,9 @@ def test_nothing_is_discarded_without_yes_and_all_with_it(tmp_path: Path) -> Non
     asked = run("discard", tmp_path)
     assert (asked.exit_code, asked.stderr) == (2, "all of this is thrown away with --yes, and nothing is without\n")
     assert "2 records wait" in asked.stdout
+    assert [one["waiting"] for one in json.loads(run("discard", tmp_path, "--json").stdout)] == [2]
     done = run("discard", tmp_path, "--yes", "--json")
-    assert (done.exit_code, json.loads(done.stdout)) == (0, {"path": str(tmp_path / "0"), "records": 2})
+    assert (done.exit_code, json.loads(done.stdout)) == (0, [{"path": str(tmp_path / "0"), "records": 2}])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -154,12 +157,14 @@ def test_letters_are_purged_without_kafka_but_not_without_yes(letters: list[str]
     purge = ("dead-letters", "purge", tmp_path / "wal", "--bootstrap-servers", NOWHERE)
     asked = run(*purge, "--all")
     assert (asked.exit_code, asked.stderr.count("\n")) == (2, 1)
-    assert json.loads(run(*purge, letters[0], "--yes", "--json").stdout)["purged"] == 1
+    assert [one["purged"] for one in json.loads(run(*purge, letters[0], "--yes", "--json").stdout)] == [1]
     assert [one["id"] for one in json.loads(run("dead-letters", "list", tmp_path / "wal", "--json").stdout)] == letters[
         1:
     ]
     assert run(*purge, "--all", "--yes").exit_code == 0
     assert run("dead-letters", "list", tmp_path / "wal").stdout == "0 dead letters\n"
+    assert run(*purge, "--all", "--yes").stdout == "0 dead letters\n"
+    assert json.loads(run(*purge, "--all", "--yes", "--json").stdout) == []
     assert run("status", tmp_path / "wal", "--json").stdout.count('"waiting": 1') == 1
 
 

@@ -101,7 +101,9 @@ def test_an_export_has_each_record_and_leaves_it_where_it_is(tmp_path: Path) -> 
     assert run("export", tmp_path / "wal").stdout.splitlines() == lines
     again = run("export", tmp_path / "wal", "-o", tmp_path / "records.jsonl")
     assert (again.exit_code, again.stderr.count("\n")) == (1, 1)
-    assert "File exists" in again.stderr
+    assert again.stderr == f"the file is there already: name a new one path={tmp_path / 'records.jsonl'}\n"
+    nowhere = run("export", tmp_path / "wal", "-o", tmp_path / "no" / "records.jsonl")
+    assert nowhere.stderr == f"there is no such directory: make it path={tmp_path / 'no'}\n"
 
 
 async def move_to_partitions(wal_dir: Path) -> None:
