@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from aiorecover.cli.app import app
 from aiorecover.cli.demo import command as demo_command
+from aiorecover.cli.demo import view
 from aiorecover.cli.demo.verdict import Ordinal, Seen, Verdict, judge, read_back
 from aiorecover.cli.demo.view import View, show_verdict
 from aiorecover.testing.mock_cluster_process import child_environment
@@ -118,6 +120,7 @@ async def test_a_demo_that_finds_a_record_missing_fails_and_keeps_the_directory(
 
     monkeypatch.setattr(demo_command, "read_back", lossy)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(view, "FIGURES_S", 0.0)
     console = Console(file=io.StringIO(), record=True, width=100)
     outcome = await demo_command.run(demo_command.Options(600, 1_000, None, None, None, seed=1), View(console))
     assert (outcome.verdict.missing, outcome.verdict.good) == (1, False)
@@ -126,6 +129,10 @@ async def test_a_demo_that_finds_a_record_missing_fails_and_keeps_the_directory(
     text = console.export_text()
     assert count_in_row(text, "missing") == 1
     assert "FAILED" in text
+    without = text[text.index("killed with SIGKILL without a broker") : text.rindex("broker UP")]
+    dead = re.findall(r"in the ring (\d+)", without[: without.index(" runs, ")])
+    assert dead
+    assert "0" not in dead  # they are looked for in the ring: no process could say it
 
 
 # -- the judge ---------------------------------------------------------------------------------------------------------

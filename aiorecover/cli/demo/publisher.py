@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import pathlib
 import sys
 import time
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ import msgspec
 
 from aiorecover.cli.demo.child import Task
 from aiorecover.cli.demo.verdict import Ordinal
+from aiorecover.cli.inspection import inspect
+from aiorecover.errors import WalFormatError
 from aiorecover.testing.mock_cluster_process import child_environment
 
 if TYPE_CHECKING:
-    import pathlib
     from collections.abc import Callable
 
     from aiorecover.cli.demo.view import View
@@ -84,7 +86,7 @@ class Publisher:
             if self._reading.done():
                 status = await self._process.wait()
                 raise DemoError(f"the publisher ended by itself; exit status {status}; {log_tail(self._stage.log)}")
-            self._stage.view.tick(len(self._stage.accepted), self.pending)
+            self._stage.view.tick(len(self._stage.accepted), self._waiting)
             await asyncio.sleep(POLL_S)
 
     async def run_for(self, seconds: float) -> None:
@@ -106,6 +108,13 @@ class Publisher:
             self._process.kill()
         await self._process.wait()
         await self._reading
+
+    def _waiting(self) -> int:
+        """Look into the ring from outside: the publisher may be dead, or not know yet what it has."""
+        try:
+            return sum(one.get("waiting", 0) for one in inspect(pathlib.Path(self._stage.task.wal_dir)))
+        except WalFormatError:  # it was never started
+            return 0
 
     async def _read(self) -> None:
         stdout = self._process.stdout

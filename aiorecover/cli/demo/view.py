@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from aiorecover.cli.demo.command import Outcome
@@ -34,12 +36,12 @@ class View:
         """Print something that happened just now."""
         self._console.print(f"{time.monotonic() - self._began:5.1f} s  {text}", markup=False, soft_wrap=True)
 
-    def tick(self, accepted: int, pending: int) -> None:
+    def tick(self, accepted: int, waiting: Callable[[], int]) -> None:
         """Print the figures where a second has passed since the last ones."""
         now = time.monotonic()
         if now >= self._next_figures:
             self._next_figures = now + FIGURES_S
-            self.event(f"    accepted {accepted:,}, in the ring {pending:,}")
+            self.event(f"    accepted {accepted:,}, in the ring {waiting():,}")
 
 
 def show_verdict(console: Console, outcome: Outcome) -> None:
