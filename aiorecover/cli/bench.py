@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from aiokafka import AIOKafkaProducer
 
@@ -15,9 +15,11 @@ from aiorecover import RecoverableProducer
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 __all__ = ["measure"]
+
+Publish: TypeAlias = "Callable[[int], Awaitable[None]]"  # so many records
 
 BATCH_BYTES: Final = 256 * 1024
 LINGER_MS: Final = 5
@@ -37,78 +39,51 @@ async def measure(
 
     """
     value = bytes(size)
-    yield await _ours(dict(options), topic, records, value, wal_dir)
-    yield await _aiokafka(dict(options), topic, records, value)
+    tuning: dict[str, Any] = {"linger_ms": LINGER_MS, "max_batch_size": BATCH_BYTES}
+    async with RecoverableProducer(wal_dir, **options, **tuning) as ours:
+        yield await _timed("aiorecover", _awaited(ours.publish, topic, value), ours.flush, records)
+    async with AIOKafkaProducer(**options, **tuning, acks="all", enable_idempotence=True) as theirs:
+        yield await _timed("aiokafka", _awaited(theirs.send, topic, value), theirs.flush, records)
     if importlib.util.find_spec("confluent_kafka") is None:
         yield {"producer": "confluent-kafka", "skipped": "not installed"}
     elif "security_protocol" in options:
         yield {"producer": "confluent-kafka", "skipped": "Kafka wants a login, whose options it names otherwise"}
     else:
-        yield _confluent(options["bootstrap_servers"], topic, records, value)
+        yield await _timed("confluent-kafka", *_confluent(options["bootstrap_servers"], topic, value), records)
 
 
-class _Watch:
-    """Time and processor time since it was made."""
-
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
-
-    def figures(self, name: str, records: int, accepted_s: float) -> dict[str, Any]:
-        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
-        return {
-            "producer": name,
-            "accepted_per_second": records / accepted_s,
-            "delivered_per_second": records / wall,
-            "cpu_us_per_record": cpu / records * 1e6,
-        }
-
-    @property
-    def elapsed(self) -> float:
-        return time.perf_counter() - self._wall
+async def _timed(name: str, publish: Publish, flush: Callable[[], Awaitable[object]], records: int) -> dict[str, Any]:
+    await publish(WARM_UP)
+    await flush()
+    wall, cpu = time.perf_counter(), time.process_time()
+    await publish(records)
+    accepted_s = time.perf_counter() - wall
+    await flush()
+    return {
+        "producer": name,
+        "accepted_per_second": records / accepted_s,
+        "delivered_per_second": records / (time.perf_counter() - wall),
+        "cpu_us_per_record": (time.process_time() - cpu) / records * 1e6,
+    }
 
 
-async def _ours(
-    options: dict[str, Any], topic: str, records: int, value: bytes, wal_dir: pathlib.Path
-) -> dict[str, Any]:
-    async with RecoverableProducer(wal_dir, **options, linger_ms=LINGER_MS, max_batch_size=BATCH_BYTES) as producer:
-        for number in range(WARM_UP):
-            await producer.publish(topic, value, key=KEYS[number % len(KEYS)])
-        await producer.flush(60_000)
-        watch = _Watch()
-        for number in range(records):
-            await producer.publish(topic, value, key=KEYS[number % len(KEYS)])
-        accepted = watch.elapsed
-        await producer.flush()
-        return watch.figures("aiorecover", records, accepted)
+def _awaited(call: Callable[..., Awaitable[object]], topic: str, value: bytes) -> Publish:
+    async def publish(count: int) -> None:
+        for number in range(count):
+            await call(topic, value, key=KEYS[number % len(KEYS)])
+
+    return publish
 
 
-async def _aiokafka(options: dict[str, Any], topic: str, records: int, value: bytes) -> dict[str, Any]:
-    producer = AIOKafkaProducer(
-        **options, acks="all", enable_idempotence=True, linger_ms=LINGER_MS, max_batch_size=BATCH_BYTES
-    )
-    await producer.start()
-    try:
-        for number in range(WARM_UP):
-            await producer.send(topic, value, key=KEYS[number % len(KEYS)])
-        await producer.flush()
-        watch = _Watch()
-        for number in range(records):
-            await producer.send(topic, value, key=KEYS[number % len(KEYS)])
-        accepted = watch.elapsed
-        await producer.flush()
-        return watch.figures("aiokafka", records, accepted)
-    finally:
-        await producer.stop()
-
-
-def _confluent(servers: Any, topic: str, records: int, value: bytes) -> dict[str, Any]:
+def _confluent(servers: Any, topic: str, value: bytes) -> tuple[Publish, Callable[[], Awaitable[object]]]:
+    """Return how it publishes and flushes: its calls wait for nothing, but block where its queue is full."""
     from confluent_kafka import Producer  # noqa: PLC0415 - may not be installed
 
     where = servers if isinstance(servers, str) else ",".join(servers)
     settings = {"bootstrap.servers": where, "acks": "all", "enable.idempotence": True, "linger.ms": LINGER_MS}
     producer = Producer({**settings, "batch.size": BATCH_BYTES})
 
-    def publish(count: int) -> None:
+    async def publish(count: int) -> None:
         for number in range(count):
             while True:
                 try:
@@ -119,10 +94,7 @@ def _confluent(servers: Any, topic: str, records: int, value: bytes) -> dict[str
             if not number % POLL_EVERY:
                 producer.poll(0)
 
-    publish(WARM_UP)
-    producer.flush()
-    watch = _Watch()
-    publish(records)
-    accepted = watch.elapsed
-    producer.flush()
-    return watch.figures("confluent-kafka", records, accepted)
+    async def flush() -> None:
+        producer.flush()
+
+    return publish, flush
