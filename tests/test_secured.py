@@ -15,7 +15,7 @@ import pytest
 from aiokafka.abc import AbstractTokenProvider
 
 from aiorecover import DeliveryPendingError, RecoverableProducer
-from aiorecover.cli.doctor import BAD, FINE, examine
+from aiorecover.cli.doctor import BAD, FINE, UNSURE, examine
 from aiorecover.config import Config
 from aiorecover.integrations.settings import ProducerSettings
 from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
@@ -201,6 +201,11 @@ async def test_the_doctor_names_the_right_that_is_missing_and_writes_nothing(
     [missing] = [one for one in found if one.level == BAD]
     assert (missing.subject, missing.remedy) == (f"topic {refused}", "grant Write on the topic")
     assert "not authorized" in missing.text
+    unread = [(one.level, one.remedy) for one in found if "may come twice" in one.text]
+    assert unread == [(UNSURE, "grant Read on the topic")] * 2
+    await asyncio.to_thread(secured.grant, granted, "READ")
+    found = [one async for one in examine(config, [granted])]
+    assert not any("may come twice" in one.text for one in found)
     assert await read_topic(secured.bootstrap_servers, granted) == []
 
 

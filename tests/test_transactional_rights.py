@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from aiorecover import DeliveryPendingError, RecoverableProducer
+from aiorecover.cli.doctor import BAD, examine
+from aiorecover.config import Config
 from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import TopicFactory
 from tests.support.secured import SecuredKafka
@@ -20,6 +22,35 @@ OFFSETS = "__consumer_offsets"
 def secured() -> Iterator[SecuredKafka]:
     with SecuredKafka() as cluster:
         yield cluster
+
+
+async def test_the_doctor_names_each_missing_right_and_begins_no_transaction(
+    secured: SecuredKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(secured, partitions=1)
+    for right in ("WRITE", "READ"):
+        secured.grant(name, right)
+    options = secured.options()
+    config = Config.from_options(tmp_path, options.pop("bootstrap_servers"), options | {"guarantee": "exactly_once"})
+
+    async def wrong() -> list[tuple[str, str]]:
+        found = [one async for one in examine(config, [name])]
+        return [(one.subject, one.remedy) for one in found if one.level == BAD]
+
+    own = "aiorecover-doctor"
+    use = "Write and Describe on the transactional ids that begin with aiorecover-"
+    steps = (
+        (own, "DESCRIBE", "TRANSACTIONAL_ID", use),
+        (own, "WRITE", "TRANSACTIONAL_ID", use),
+        (own, "READ", "GROUP", "Read on the groups that begin with aiorecover-"),
+    )
+    for resource, right, kind, remedy in steps:
+        assert (f"transactional id {own}", f"grant {remedy}") in await wrong()
+        await asyncio.to_thread(secured.grant, resource, right, kind)
+    assert await wrong() == [(f"topic {OFFSETS}", "grant Read on this topic")]
+    await asyncio.to_thread(secured.grant, OFFSETS, "READ", "TOPIC")
+    assert await wrong() == []
+    await asyncio.to_thread(secured.revoke, OFFSETS, "READ", "TOPIC")
 
 
 async def test_each_missing_right_is_named_and_once_all_are_granted_the_records_are_committed_once(

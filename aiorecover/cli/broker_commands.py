@@ -34,10 +34,11 @@ def doctor(
     option: OPTION = None,
     json_output: JSON = False,  # noqa: FBT002 - an option, never passed by place
 ) -> None:
-    """Examine what a producer depends on: broker, addresses, rights, topics, volume, disk, clock; with remedies.
+    """Examine what a producer depends on: broker, addresses, rights, topics, directories, disk, clock; with remedies.
 
-    Changes nothing: the right to write is asked for with a batch that no broker takes, and the disk is measured with a
-    temporary file. Options come as for drain.
+    Changes nothing: the right to write is asked for with a batch that no broker takes, those of --option
+    guarantee=exactly_once with a request of no producer, and the disk is measured with a temporary file. Options come
+    as for drain.
 
     Exit status 0: no error was found, warnings perhaps. 1: an error was. 2: an option is wrong.
     """

@@ -10,18 +10,25 @@ import pathlib
 import struct
 import tempfile
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from aiokafka.client import CoordinationType
+from aiokafka.errors import BrokerResponseError
 from aiokafka.protocol.admin import DescribeConfigsRequest
+from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.transaction import AddOffsetsToTxnRequest
 from aiokafka.record.util import calc_crc32c
 
-from aiorecover.errors import DeliveryError
+from aiorecover.cli.inspection import inspect, troubles
+from aiorecover.errors import DeliveryError, WalError
 from aiorecover.kafka.client import FAILURES, Client
 from aiorecover.kafka.outcomes import outcome_of
 from aiorecover.kafka.produce import ProduceRequest
-from aiorecover.ring.directory import IN_MEMORY
+from aiorecover.ring.directory import IN_MEMORY, instances
 from aiorecover.ring.files import Files
+from aiorecover.ring.inspect import read_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -39,6 +46,14 @@ PAGE: Final = 4096
 TOPIC_RESOURCE: Final = 2
 UNKNOWN_TOPIC: Final = 3
 NOT_AUTHORIZED: Final = frozenset({29, 31})
+NO_GROUP_RIGHT: Final = 30
+NO_TRANSACTIONAL_RIGHT: Final = 53
+UNKNOWN_PRODUCER: Final = 49  # the rights are looked at first
+NO_PRODUCER: Final = 1 << 62  # no broker has given so many producer ids
+NO_COORDINATOR: Final = frozenset({14, 15, 16})
+TRIES: Final = 20
+PAUSE_S: Final = 0.25
+OFFSETS: Final = "__consumer_offsets"
 ELSEWHERE: Final = frozenset({UNKNOWN_TOPIC, 5, 6, 7})  # codes of a leader that moves
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "ceph", "9p"})
 COPY_ON_WRITE: Final = frozenset({"btrfs", "zfs", "overlay"})
@@ -58,34 +73,40 @@ class Finding(NamedTuple):
 
 async def examine(config: Config, topics: Sequence[str]) -> AsyncIterator[Finding]:
     """Yield the findings of a producer with these options that publishes to these topics."""
-    for finding in await asyncio.to_thread(lambda: [*_volume(config), *_clock()]):
+    for finding in await asyncio.to_thread(lambda: [*_directories(config), *_volume(config), *_clock()]):
         yield finding
     client = Client({**config.client, "bootstrap_servers": list(config.bootstrap_servers)})
     try:
         await client.bootstrap()
+        async for finding in _kafka(client, config, topics):
+            yield finding
     except DeliveryError as error:
         yield Finding(BAD, "kafka", str(error), "mend what is named; meanwhile publish accepts, and nothing is lost")
-        await client.close()
-        return
-    try:
-        metadata = client.metadata
-        yield Finding(FINE, "kafka", f"reached; cluster {metadata.cluster_id}, {len(metadata.brokers)} brokers")
-        nodes = []
-        for node, address in sorted(metadata.brokers.items()):
-            finding = await _address(node, *address)
-            nodes += [node] if finding.level == FINE else []
-            yield finding
-        if not nodes:
-            return
-        for topic in topics:
-            async for finding in _topic(client, nodes[0], topic, config):
-                yield finding
-        if not topics:
-            yield Finding(UNSURE, "topics", "none was looked at", "name them with --topic")
     except FAILURES as error:
         yield Finding(BAD, "kafka", f"a question was not answered: {error!r}", "look into the log of the brokers")
     finally:
         await client.close()
+
+
+async def _kafka(client: Client, config: Config, topics: Sequence[str]) -> AsyncIterator[Finding]:
+    metadata = client.metadata
+    yield Finding(FINE, "kafka", f"reached; cluster {metadata.cluster_id}, brokers: {len(metadata.brokers)}")
+    nodes = []
+    for node, address in sorted(metadata.brokers.items()):
+        finding = await _address(node, *address)
+        nodes += [node] if finding.level == FINE else []
+        yield finding
+    if not nodes:
+        return
+    beside = (one for one in (config.dead_letter_topic, config.audit_topic) if one is not None)
+    for topic in dict.fromkeys([*topics, *beside]):
+        async for finding in _topic(client, nodes[0], topic, config):
+            yield finding
+    if not topics:
+        yield Finding(UNSURE, "topics", "none was looked at", "name them with --topic")
+    if config.guarantee == "exactly_once":
+        async for finding in _transactions(client, nodes[0], config):
+            yield finding
 
 
 async def _address(node: int, host: str, port: int) -> Finding:
@@ -112,6 +133,9 @@ async def _topic(client: Client, node: int, topic: str, config: Config) -> Async
     copies = min((len(one[3]) for one in partitions), default=0)
     yield Finding(FINE, subject, f"{len(partitions)} partitions, {copies} replicas of each")
     yield await _right(client, topic, partitions)
+    if config.recovery_check and not await _readable(client, topic, partitions):
+        text = "may not be read: after a power cut, or a pause of 12 hours, what was in flight may come twice"
+        yield Finding(UNSURE, subject, text, "grant Read on the topic")
     settings = await _settings(client, node, topic)
     if settings is None:
         yield Finding(UNSURE, subject, "its settings may not be read", "grant DescribeConfigs, to have them looked at")
@@ -137,6 +161,62 @@ async def _right(client: Client, topic: str, partitions: Sequence[Any]) -> Findi
     if code in ELSEWHERE:
         return Finding(UNSURE, subject, outcome_of(code).reason, "ask again in a minute")
     return Finding(FINE, subject, "may be written to")
+
+
+async def _readable(client: Client, topic: str, partitions: Sequence[Any]) -> bool:
+    """Ask by reading a byte of a partition; True also where none of its brokers answers."""
+    for _, partition, leader, *_ in partitions:
+        if leader in client.metadata.brokers:
+            answer = await client.ask(leader, FetchRequest(0, 0, 1, 0, [(topic, [(partition, 0, 1)])]))
+            ((_, answers),) = answer.topics
+            return answers[0][1] not in NOT_AUTHORIZED
+    return True
+
+
+async def _transactions(client: Client, node: int, config: Config) -> AsyncIterator[Finding]:
+    """Ask for the rights by transactional ids: what is sent is of no producer, so no transaction begins or ends."""
+    for own in await asyncio.to_thread(_transactional_ids, pathlib.Path(config.wal_dir)):
+        subject = f"transactional id {own}"
+        code = await _code_of(client, own)
+        if code == NO_TRANSACTIONAL_RIGHT:
+            remedy = "grant Write and Describe on the transactional ids that begin with aiorecover-"
+            yield Finding(BAD, subject, "may not be used", remedy)
+        elif code == NO_GROUP_RIGHT:
+            remedy = "grant Read on the groups that begin with aiorecover-"
+            yield Finding(BAD, subject, "the group of this name may not be used", remedy)
+        elif code == UNKNOWN_PRODUCER:
+            yield Finding(FINE, subject, "may be used, and the group of this name")
+        else:
+            yield Finding(UNSURE, subject, outcome_of(code).reason, "ask again in a minute")
+    answer = await client.ask(node, MetadataRequest([OFFSETS], allow_auto_topic_creation=False))
+    code, _, *_, partitions = answer.topics[0]
+    if code in NOT_AUTHORIZED or not await _readable(client, OFFSETS, partitions):
+        remedy = "grant Read on this topic"
+        yield Finding(BAD, f"topic {OFFSETS}", "the positions of transactions may not be stored", remedy)
+
+
+async def _code_of(client: Client, own: str) -> int:
+    """Return what the coordinator of a transactional id answers; Kafka makes its first one when it is asked for."""
+    for _ in range(TRIES):
+        try:
+            coordinator = await client.coordinator(CoordinationType.TRANSACTION, own)
+            answer = await client.ask(coordinator, AddOffsetsToTxnRequest(own, NO_PRODUCER, 0, own))
+            code: int = answer.error_code
+        except BrokerResponseError as error:
+            code = error.errno
+        if code not in NO_COORDINATOR:
+            break
+        await asyncio.sleep(PAUSE_S)
+    return code
+
+
+def _transactional_ids(wal_dir: pathlib.Path) -> list[str]:
+    """Return those of the directories that are there; without any, one that would be."""
+    found = []
+    for one in instances(wal_dir) if wal_dir.is_dir() else []:
+        with suppress(WalError):  # `_directories` names it
+            found.append(read_checkpoint(one.path))
+    return [f"aiorecover-{one.producer_id}" for one in found if one is not None] or ["aiorecover-doctor"]
 
 
 async def _settings(client: Client, node: int, topic: str) -> dict[str, str] | None:
@@ -176,6 +256,22 @@ def _limits(subject: str, settings: Mapping[str, str], config: Config) -> Iterat
     if settings.get("message.timestamp.type") == "LogAppendTime":
         text = "message.timestamp.type=LogAppendTime: after an outage records have the time of their delivery"
         yield Finding(UNSURE, subject, text, "set CreateTime, to keep the time of publish")
+
+
+def _directories(config: Config) -> Iterator[Finding]:
+    path = pathlib.Path(config.wal_dir).absolute()
+    if path.exists() and not path.is_dir():
+        yield Finding(BAD, "wal_dir", f"{path} is a file", "name a directory, or a path where nothing is")
+        return
+    for one in inspect(path) if path.is_dir() and instances(path) else []:
+        subject = f"directory {pathlib.Path(one['path']).name}"
+        if one["error"]:
+            yield Finding(BAD, subject, one["error"], "see docs/operating.md, or take another wal_dir")
+        elif one["unreadable"]:
+            text = f"{one['unreadable']} batches, or heads of segments, are damaged"
+            yield Finding(UNSURE, subject, text, "'aiorecover verify' names them; the next start delivers the others")
+        for trouble in troubles(one):
+            yield Finding(UNSURE, subject, f"its owner says: {trouble}", "mend what is named")
 
 
 def _volume(config: Config) -> Iterator[Finding]:

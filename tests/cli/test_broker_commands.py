@@ -117,6 +117,15 @@ def test_a_volume_without_room_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert "wal_max_bytes is 20,480 MiB" in tight
 
 
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert (doctor.BAD, "wal_dir") in examined(tmp_path / "file", NOWHERE)
+    (tmp_path / "wal" / "0").mkdir(parents=True)
+    (tmp_path / "wal" / "0" / "ring").write_bytes(b"a ring of mine" * 1000)
+    [said] = examined(tmp_path / "wal", NOWHERE)[doctor.BAD, "directory 0"]
+    assert said.startswith("the file belongs to another program")
+
+
 def test_all_producers_deliver_and_are_measured(tmp_path: Path) -> None:
     with MockCluster() as cluster:
         cluster.create_topic("orders", partitions=2)
