@@ -277,7 +277,7 @@ async def _break_everything(stage: Stage, broker: MockClusterProcess | None) -> 
 async def _kill_and_restart(stage: Stage, publisher: Publisher, when: str) -> Publisher:
     await publisher.kill()
     stage.kills += 1
-    stage.view.event(f"publisher pid {publisher.pid} killed with SIGKILL {when}")
+    stage.view.event(f"publisher pid {publisher.pid} killed with SIGKILL {when}", "red")
     await asyncio.sleep(RESTART_S)
     publisher = await Publisher.start(stage)
     try:
@@ -290,7 +290,10 @@ async def _kill_and_restart(stage: Stage, publisher: Publisher, when: str) -> Pu
 
 async def _switch(stage: Stage, broker: MockClusterProcess, *, up: bool) -> None:
     await (broker.broker_up() if up else broker.broker_down())
-    stage.view.event("broker UP again" if up else "broker DOWN: connections cut, new ones refused")
+    if up:
+        stage.view.event("broker UP again", "green")
+    else:
+        stage.view.event("broker DOWN: connections cut, new ones refused", "red")
 
 
 async def _accepted(stage: Stage, publisher: Publisher, share: float) -> None:

@@ -32,16 +32,17 @@ class View:
         self._console = console
         self._began = self._next_figures = time.monotonic()
 
-    def event(self, text: str) -> None:
+    def event(self, text: str, style: str | None = None) -> None:
         """Print something that happened just now."""
-        self._console.print(f"{time.monotonic() - self._began:5.1f} s  {text}", markup=False, soft_wrap=True)
+        line = f"{time.monotonic() - self._began:5.1f} s  {text}"
+        self._console.print(line, markup=False, soft_wrap=True, style=style)
 
     def tick(self, accepted: int, waiting: Callable[[], int]) -> None:
         """Print the figures where a second has passed since the last ones."""
         now = time.monotonic()
         if now >= self._next_figures:
             self._next_figures = now + FIGURES_S
-            self.event(f"    accepted {accepted:,}, in the ring {waiting():,}")
+            self.event(f"    accepted {accepted:,}, in the ring {waiting():,}", "dim")
 
 
 def show_verdict(console: Console, outcome: Outcome) -> None:
@@ -60,8 +61,10 @@ def show_verdict(console: Console, outcome: Outcome) -> None:
     _row(table, "accepted without word", verdict.without_word, "in Kafka; killed before it could say so")
     _row(table, "recovered", outcome.recovered, "left undelivered by a killed publisher")
     console.print(table)
-    for line in _sentences(outcome):
+    *more, last = _sentences(outcome)
+    for line in more:
         console.print(line, markup=False, soft_wrap=True)
+    console.print(last, markup=False, soft_wrap=True, style="bold green" if verdict.good else "bold red")
 
 
 def _row(table: Table, name: str, count: int, meaning: str, *, bad: bool = False) -> None:
