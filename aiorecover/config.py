@@ -150,7 +150,8 @@ class Config:
         stop_timeout_ms: how long ``stop()`` and the end of ``async with`` take at most.
         on_permanent_error: what becomes of a record that Kafka refuses for good. "dead_letter": it is kept in the ring,
             and its partition goes on; "halt": its partition stands still until the next start.
-        dead_letter_topic: where dead letters are published, besides being kept.
+        dead_letter_topic: where dead letters are published, besides being kept. A copy that is refused there becomes a
+            dead letter of that topic, beside the record's own.
         on_delivery: function or coroutine function, called with the ``DeliveryReport`` of every record before it counts
             as delivered: in order for each partition. A plain function holds up the loop, a coroutine the next requests
             to the same broker, and is cancelled after 30 s. What it raises is counted (``callback_errors``) and logged.

@@ -298,6 +298,22 @@ async def test_late_records_are_copied_and_a_copy_that_is_refused_is_not_copied_
     assert refused.record_id.encode() not in copies
 
 
+async def test_a_copy_that_is_refused_too_is_a_letter_of_its_own_topic(cluster: MockCluster, tmp_path: Path) -> None:
+    async with producer_on(cluster, tmp_path, dead_letter_topic="dead") as producer:
+        cluster.push_partition_errors("dead", 0, ApiKey.PRODUCE, INVALID_RECORD)
+        (receipt,) = await bury(cluster, producer, b"v")
+        await until(lambda: producer.statistics().dead_letters == 2)
+        record, copy = await letters_of(producer)
+        assert (record.record_id, record.topic) == (receipt.record_id, "t")
+        assert (copy.topic, copy.value, dict(copy.headers)[COPY_OF]) == ("dead", b"v", receipt.record_id.encode())
+        await producer.dead_letters.requeue(copy.record_id)  # what refused it is mended
+        await producer.flush(WITHIN_MS)
+        assert [letter.topic for letter in await letters_of(producer)] == ["t"]
+        adds_up(producer)
+    assert [dict(one.headers)[COPY_OF] for one in await arrived(cluster, "dead")] == [receipt.record_id.encode()]
+    assert await arrived(cluster) == []
+
+
 async def test_a_copy_that_finds_no_room_is_one_error_and_the_letter_stays(
     cluster: MockCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,7 +1,8 @@
 """``dead_letter_topic``: each dead letter is also published there, as a record of its own.
 
 The first of the two flushes of its rewriting covers the copy, so it is not lost; a crash before the second one
-publishes it once more. A dead letter of that topic itself is not copied. The headers of a copy are those of the record
+publishes it once more. A dead letter of that topic itself is not copied: a copy that is refused is a letter beside the
+first one, and stays where that has been purged already. The headers of a copy are those of the record
 and these, Kafka Connect's where it has a name:
 
     __connect.errors.topic, __connect.errors.partition     where it was to go; no partition: it was not known
