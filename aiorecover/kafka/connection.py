@@ -138,10 +138,10 @@ class Connection:
     async def _learn(self, name: str) -> None:
         topic, found = self.delivery.router.topics[name], self.delivery.client.metadata.topics.get(name)
         if found is None or (found.code and not found.leaders):
-            code = NOT_THERE if found is None else found.code
+            code, asked_before = NOT_THERE if found is None else found.code, topic.error is not None
             if code != NOT_THERE or topic.error is None:
                 topic.error = (code == NOT_THERE and await self._collision(name)) or _topic_error(name, code)
-            if topic.busy:
+            if topic.busy and asked_before:  # the first question may have the cluster make the topic
                 self.delivery.throttle.warn("topic_unavailable", name, "%s", topic.error)
             return
         self.delivery.throttle.over("topic_unavailable", name, "the topic is there now topic=%s", name)

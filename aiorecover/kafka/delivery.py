@@ -342,7 +342,7 @@ class Delivery:
         lane.tries += 1
         lane.doubt = lane.doubt or outcome.persisted is not Persisted.NOT
         lane.error = outcome.reason
-        if not logged:
+        if not logged and (lane.tries > 1 or outcome.action is not Action.MOVED):  # once is nothing: leaders move
             message = "%s: it is sent again lane=%s tries=%d"
             self.throttle.warn("delivery_failed", lane.stored, message, outcome.reason, lane.stored, lane.tries)
         pause = min(self.options.backoff_max_s, self.options.backoff_s * 2 ** min(lane.tries - 1, 16))

@@ -1,8 +1,10 @@
 """Trouble beside delivery: a callback, a topic, a stop, a coordinator; the rest goes on, and nothing is lost by it."""
 
 import asyncio
+import logging
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaTimeoutError
 
 from aiorecover import DeliveryPendingError, DeliveryReport, RecoverableProducer, WalFullError
+from aiorecover.kafka.client import Client, Metadata, TopicMetadata
 from aiorecover.kafka.delivery import Delivery
 from aiorecover.kafka.offset_fetch import StableOffsetFetch
 from aiorecover.kafka.transactions import AbortedError, TransactionTask
@@ -24,6 +27,7 @@ pytestmark = pytest.mark.asyncio
 WITHIN_MS = 20_000
 FORBIDDEN = 29  # TOPIC_AUTHORIZATION_FAILED
 CONCURRENT_TRANSACTIONS = 51
+UNKNOWN_TOPIC, NOT_LEADER = 3, 6
 
 
 async def test_a_callback_that_raises_a_cancellation_of_its_own_is_counted_and_delivery_goes_on(tmp_path: Path) -> None:
@@ -57,6 +61,30 @@ async def test_a_topic_that_is_forbidden_does_not_hold_up_the_quiet_ones_of_its_
             for _ in range(10):
                 await (await producer.publish("good", b"v")).delivered(WITHIN_MS)
             assert producer.statistics().errors - before <= 2, "each waited until the bad one was tried again"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_what_is_normal_for_a_new_topic_is_no_warning_unless_it_comes_twice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    refresh, unknown = Client.refresh, [TopicMetadata(UNKNOWN_TOPIC, {})] * times
+
+    async def late(client: Client, topics: Iterable[str], *, create: bool) -> Metadata:
+        """Answer as a cluster that makes the topic only now."""
+        answer = await refresh(client, topics, create=create)
+        if unknown and "new" in answer.topics:
+            answer.topics["new"] = unknown.pop()
+        return answer
+
+    monkeypatch.setattr(Client, "refresh", late)
+    with MockCluster(brokers=1) as cluster:
+        cluster.create_topic("new")
+        cluster.push_partition_errors("new", 0, ApiKey.PRODUCE, *[NOT_LEADER] * times)
+        async with RecoverableProducer(tmp_path, bootstrap_servers=cluster.bootstrap_servers) as producer:
+            await (await producer.publish("new", b"v")).delivered(WITHIN_MS)
+            assert (unknown, producer.statistics().errors) == ([], times)
+    warned = [line.getMessage().partition(" ")[0] for line in caplog.records if line.levelno == logging.WARNING]
+    assert warned == ([] if times == 1 else ["topic_unavailable", "delivery_failed"])
 
 
 async def test_a_partition_without_a_leader_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
