@@ -1,5 +1,6 @@
 """Consumers whose effects happen exactly once: ``python consumer_sqlite.py``, as many as there are partitions.
 
+Orders are JSON with an item and a count, as web_service.py publishes them.
 The orders' effects, the offsets and the ids that were seen are stored in one transaction of one database. Each order is
 booked once, whenever a process is killed, and whatever a producer sends again to a partition.
 

@@ -27,6 +27,8 @@ async def watched(app: FastAPI) -> AsyncIterator[None]:
 class Order(BaseModel):
     id: int
     item: str
+    count: int = 1
+    price: int = 1
 
 
 app = FastAPI(

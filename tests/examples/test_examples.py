@@ -95,7 +95,10 @@ async def test_the_web_service_takes_orders_without_kafka_and_delivers_them_when
     found = await read_topic(cluster.bootstrap_servers, "orders")
     ids = {answer.json()["accepted"] for answer in answers}
     assert {dict(record.headers)["aiorecover-id"] for record in found} == {one.encode() for one in ids}
-    assert {json.loads(record.value or b"")["item"] for record in found} == {"tea"}
+    orders = [record.value or b"" for record in found]
+    assert {json.loads(order)["item"] for order in orders} == {"tea"}
+    assert {loaded("etl_worker").transform(order)["total"] for order in orders} == {1}  # the examples fit together
+    assert all({"item", "count"} <= json.loads(order).keys() for order in orders)  # consumer_sqlite
 
 
 @pytest.mark.asyncio
