@@ -23,3 +23,5 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"aiorecover {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]

@@ -11,14 +11,14 @@ from aiorecover.config import Config
 from tests.support.pages import DOCS, Made
 
 NOT_GIVEN = {"files", "client"}  # what `Config` makes of the options that are given
-UNITS = {"_ms": "ms", "_bytes": "bytes", "_size": "bytes"}
+SIZES = ("_bytes", "_size")
 HEAD = """\
 `RecoverableProducer(wal_dir, *, bootstrap_servers, **options)`. Unknown, wrong and conflicting options are a
 `ConfigError` when the producer is made; nothing has touched the disk or the network by then.
 
 """
 WIDTH = 120
-TABLE = "| option | default | unit | what for |\n|---|---|---|---|\n"
+TABLE = "| option | default | what for |\n|---|---|---|\n"
 
 
 def text() -> str:
@@ -32,9 +32,8 @@ def rows() -> Iterator[str]:
     for one in fields(Config):
         if one.name in NOT_GIVEN:
             continue
-        unit = next((unit for end, unit in UNITS.items() if one.name.endswith(end)), "")
-        default = "required" if one.default is MISSING else _default(one.name, unit)
-        yield f"| `{one.name}` | {default} | {unit} | {meanings[one.name]} |"
+        default = "required" if one.default is MISSING else _default(one.name)
+        yield f"| `{one.name}` | {default} | {meanings[one.name]} |"
 
 
 def _meanings() -> Iterator[tuple[str, str]]:
@@ -44,10 +43,10 @@ def _meanings() -> Iterator[tuple[str, str]]:
         yield name, re.sub(r"\s+", " ", meaning).replace("``", "`")
 
 
-def _default(name: str, unit: str) -> str:
+def _default(name: str) -> str:
     """As `Config` sets it where nothing is given."""
     value = getattr(Config.from_options("wal", "localhost", {}), name)
-    if unit == "bytes" and value is not None:
+    if name.endswith(SIZES) and value is not None:
         for size, prefix in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
             if value % size == 0:
                 return f"{value // size} {prefix}"
