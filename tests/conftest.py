@@ -66,7 +66,7 @@ def _healed(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _written() -> Iterator[None]:
-    """A line of ours with other arguments than it has room for fails its test, though who logs does not notice."""
+    """Fail a test in which one of our log lines could not be formatted: `logging` itself raises nothing then."""
     log._told.clear()
     yield
     assert log._told == set(), "a line of the log could not be written: stderr says which"

@@ -1,4 +1,4 @@
-"""What is given wrong is answered with one clear error that says what to do, and what was accepted does not suffer."""
+"""Wrong input is answered with one clear error that says what to do, and accepted records do not suffer."""
 
 import asyncio
 import datetime as dt

@@ -1,4 +1,4 @@
-"""What a consumer has had."""
+"""The memory of a consumer that drops repeats."""
 
 import sys
 import zlib

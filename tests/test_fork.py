@@ -69,7 +69,7 @@ class Child:
         leave()
 
     def result(self) -> Any:
-        """What the work returned; the child lives on."""
+        """Return the work's result; the child lives on."""
         with os.fdopen(os.dup(self._results), "rb") as stream:
             told = json.loads(stream.readline())
         assert "error" not in told, told["error"]
@@ -212,7 +212,7 @@ asyncio.run(main())
 
 
 def leave_behind(wal: str, helper: str) -> int:
-    """Run that, and kill it; the process that it leaves behind."""
+    """Run that, and kill it; return the process that survives it."""
     with subprocess.Popen([sys.executable, "-c", LEFT, wal, helper], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())

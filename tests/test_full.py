@@ -1,4 +1,4 @@
-"""A full ring, from the outside: who is refused and why, and that accepting goes on by itself."""
+"""A full ring, from the outside: which records are refused and why, and that accepting goes on by itself."""
 
 import asyncio
 from pathlib import Path

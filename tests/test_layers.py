@@ -1,4 +1,4 @@
-"""The layout of the package, held by its own source: who imports whom, what is pure, what is public, what is said."""
+"""The layout of the package, read from its source: imports, pure modules, public names, docstrings."""
 
 import ast
 import inspect
@@ -37,7 +37,7 @@ LAYERS = [
 ]
 PUBLIC = 1
 
-# State in, effects out: these decide, and whoever calls them acts. What is named beside them is allowed.
+# State in, effects out: these decide, and their callers act. Imports that are named beside a module are allowed.
 PURE = {
     "aiorecover.ring.format": (),
     "aiorecover.ring.notes": (),

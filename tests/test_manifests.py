@@ -1,4 +1,4 @@
-"""What a producer says of its own records on `audit_topic`: with a real Kafka, across deaths, and in trouble."""
+"""The manifests of a producer on `audit_topic`: with a real Kafka, across deaths, and in trouble."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ async def told_of(servers: str, audit: str, *epoch: Any) -> Told:
 
 async def until_told(servers: str, audit: str, epoch: tuple[str, int], true: Callable[[Told], bool]) -> Told:
     async with asyncio.timeout(WITHIN_MS / 1000):
-        while not true(told := await told_of(servers, audit, *epoch)):  # noqa: ASYNC110 - Kafka calls nobody
+        while not true(told := await told_of(servers, audit, *epoch)):  # noqa: ASYNC110 - Kafka has no callback for it
             await asyncio.sleep(0.1)
         return told
 

@@ -1,4 +1,4 @@
-"""What is written of the options is what `Config` takes."""
+"""docs/options.md says of each option what `Config` takes."""
 
 import re
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""What is installed: where it runs, what its extras are for, and what its metadata and its files say."""
+"""The installed package: on which systems it runs, and which modules its extras are for."""
 
 import re
 import subprocess

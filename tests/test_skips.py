@@ -1,4 +1,4 @@
-"""What may be skipped in CI: only what the kernel does not grant; all else is installed there, or the run is red."""
+"""A skipped test makes a run in CI red, unless this kernel does not grant what it needs."""
 
 import os
 import subprocess

@@ -28,7 +28,7 @@ async def consume(producer: RecoverableProducer, partition: TopicPartition, *off
 
 
 async def positions(disk: MemoryDisk, **options: Any) -> dict[TopicPartition, int]:
-    """What the next process is told."""
+    """Return the positions that the next process gets."""
     async with producer_on(disk, **options) as producer:
         return await producer.source_positions()
 

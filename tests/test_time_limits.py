@@ -1,4 +1,4 @@
-"""Whatever becomes of the brokers: every call ends in its time, and a stop leaves nothing behind."""
+"""Every call ends in its time, whatever the brokers do, and a stop leaves no task, thread or descriptor."""
 
 import asyncio
 import os
@@ -155,7 +155,7 @@ async def test_once_the_trouble_is_over_everything_arrives_within_a_second_or_tw
         for value in values:
             for name in (TOPIC, "later"):
                 await producer.publish(name, value, key=b"k")
-        await asyncio.sleep(0.8)  # some requests end meanwhile, and what is known of the cluster is asked for anew
+        await asyncio.sleep(0.8)  # some requests end meanwhile, and the metadata is asked for again
         await over(scene, trouble)
         await producer.flush(timeout_ms=5_000)
         assert producer.state == "connected"
@@ -182,7 +182,7 @@ async def test_a_stop_leaves_nothing_of_requests_to_many_frozen_brokers(tmp_path
 async def test_without_a_broker_every_call_ends_in_its_time_and_stop_leaves_nothing(
     tmp_path: Path, answers: bool
 ) -> None:
-    with socket.socket() as listener:  # the kernel accepts connections, nobody ever answers
+    with socket.socket() as listener:  # the kernel accepts connections, and no process answers
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         servers = f"127.0.0.1:{listener.getsockname()[1]}" if answers else NOWHERE

@@ -25,7 +25,7 @@ appearances = st.tuples(st.sampled_from(["one", "two"]), st.integers(0, 1), iden
 
 
 class Log:
-    """What `aiorecover.audit.reader.Topics` gives, of records in memory."""
+    """Records in memory, read as `aiorecover.audit.reader.Topics` reads topics."""
 
     held_offsets = 0
 

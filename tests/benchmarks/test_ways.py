@@ -1,4 +1,4 @@
-"""What is measured reaches into the library here and there: each such way still delivers."""
+"""The benchmarks reach into the library in a few places: each of these ways still delivers."""
 
 import asyncio
 import inspect

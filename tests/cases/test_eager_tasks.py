@@ -20,7 +20,7 @@ ENDS_WITHIN_S = 90.0
 
 
 def interpreters() -> Iterator[Path]:
-    """Those of 3.12 and 3.13 on the PATH, and those that pyenv has installed."""
+    """Return the interpreters of 3.12 and 3.13 on the PATH, and those that pyenv has installed."""
     for version in ("3.13", "3.12"):
         found = shutil.which(f"python{version}")
         pyenv = (Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python{version}")

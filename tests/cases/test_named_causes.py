@@ -1,4 +1,4 @@
-"""Where records wait for somebody to mend something, the log and the error say what."""
+"""Where records wait for an operator to mend something, the log and the error name it."""
 
 import asyncio
 import contextlib

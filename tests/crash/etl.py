@@ -38,7 +38,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the target has; `wrong` says what it should not have, or lacks."""
+    """The records of the target topic; `wrong` names what is repeated or missing there."""
 
     orders: int
     landed: int

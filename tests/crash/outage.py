@@ -22,7 +22,7 @@ SLOWER = 2.0  # of the median of `publish`
 
 @dataclass(frozen=True)
 class Outage:
-    """What became of all records, and what the outage cost."""
+    """The end of all records, and the cost of the outage."""
 
     verdict: Verdict
     seconds: float
@@ -113,7 +113,7 @@ def _record(number: int) -> tuple[bytes, bytes]:
 
 
 def _anonymous() -> int:
-    """Return the bytes of memory that no file stands behind."""
+    """Return the bytes of memory that belong to no file."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""Runs one scenario in a process of its own, in which a test mounts what it likes.
+"""Run one scenario in a process of its own, with mounts of its own.
 
 `play(scenario, place)` starts ``python -m tests.faults.scene MODULE FUNCTION PLACE ARGUMENTS``. A process of its own,
 because a fault may end in a signal (a store through a mapping without a block behind it is SIGBUS), and because mounts

@@ -92,7 +92,7 @@ def test_a_full_disk_refuses_records_harms_none_that_it_has_and_takes_more_once_
 
 
 async def fill_before_first_contact(place: Path, servers: str, name: str) -> None:
-    """Fill a small volume with records whose partitions nobody knows, then reach Kafka."""
+    """Fill a small volume with records of a topic whose partitions are unknown, then reach Kafka."""
     accepted: list[Accepted] = []
     wal = place / "wal"
 

@@ -1,4 +1,4 @@
-"""What answers mean, and how requests are laid out, against aiokafka's own knowledge of both."""
+"""The table of error codes and the bytes of requests, compared with aiokafka's own."""
 
 from io import BytesIO
 

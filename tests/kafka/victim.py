@@ -28,7 +28,7 @@ DELIVERED_WITHIN_MS = 120_000
 
 @dataclass(frozen=True)
 class Task:
-    """What one life does: publish until it is killed, or deliver what is left.
+    """The work of one life: publish until it is killed, or deliver what is left.
 
     keys: so many keys; keyless: one record in so many has none.
     pause_s: between two bursts of 100 records or so.
@@ -49,7 +49,7 @@ class Task:
 
 
 class Log:
-    """What was accepted in this life."""
+    """The records that were accepted in this life."""
 
     def __init__(self, path: str) -> None:
         self.count = 0

@@ -92,7 +92,7 @@ class Cluster(Kafka):
         self.times.setdefault(one.partition, []).extend([one.timestamp] * len(one.ids))
 
     def forget(self) -> None:
-        """What brokers keep of producers is a day old."""
+        """Let the brokers forget all producers, as they do after a day."""
         self.batches.clear()
         self.epochs.clear()
         self.late.clear()

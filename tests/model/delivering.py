@@ -192,7 +192,7 @@ class DeliveringLife(Life):
         super().check_counts()
 
     def check_sent(self, partition: int, identity: tuple[int, int, int], records: Any) -> None:
-        """What a request holds is what was published, and the ring knows that it is sent (R7)."""
+        """Check that a request holds what was published, and that the ring knows that it is sent (R7)."""
         ids: list[Id] = []
         for place, (one, index, key, value) in enumerate(records):
             truth = self.promises.records.get(one)

@@ -1,4 +1,4 @@
-"""What `plants` puts in the place of the package's functions, each of them without one of its rules."""
+"""Functions that `plants` puts in the place of the package's: each breaks one rule."""
 
 import sys
 from collections.abc import Callable

@@ -121,7 +121,7 @@ class Kafka:
 
 @dataclass
 class Promises:
-    """What was promised outside, which no crash takes away."""
+    """The promises that were made to callers; no crash takes them back."""
 
     records: dict[Id, Truth] = field(default_factory=dict)
     returned: set[Id] = field(default_factory=set)

@@ -212,7 +212,7 @@ class Life(Process):
                 self.rewrites.remove(pair)
 
     def abandon(self) -> None:
-        """Give up a rewrite whose parent is not replaced: its children become VOID, it is begun anew later (R8)."""
+        """Give up a rewrite whose parent is not replaced: its children become VOID, and it begins again later (R8)."""
         for parent, steps in list(self.rewrites):
             children = [child for child, _ in parent.children or ()]
             if parent.done:

@@ -1,4 +1,4 @@
-"""What outlives a crash, and one life of a process: the ring as the package opens it, publishing, and flushes."""
+"""The world that outlives a crash, and one life of a process: the ring opened by the package, publishing, flushes."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ _context = msgspec.msgpack.Encoder().encode
 
 
 class World:
-    """What outlives a crash."""
+    """The things that outlive a crash."""
 
     def __init__(self, files: MemoryFiles, mode: str, trace: list[str] | None = None) -> None:
         self.files, self.mode, self.trace = files, mode, trace
@@ -162,7 +162,7 @@ class Process:
             raise BadError(f"SEQUENCE used twice: {one}")
         value = b"%s%d.%d" % (b"!" if bad else b"", *one)
         value += b"." * (size - len(value))
-        # A caller goes on from the position, which it is told once what earlier lives left is known.
+        # A caller goes on from the position, which it gets once the records of earlier lives are known.
         offset = promises.next_offset if note == 2 and self.positions_known else None
         promises.next_offset += 1  # also where the process dies within `append`
         context = one[1] + (1 << 40) if note else None  # 32 bytes a note: zeros would be whole ones

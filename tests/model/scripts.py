@@ -160,7 +160,7 @@ def refuse(life: Life) -> None:
 
 
 def dead(life: Life) -> None:
-    """A poisoned record of its own, a good one behind it."""
+    """A poisoned record, and a good one after it."""
     life.publish(0, bad=True)
     life.flush()
     life.send(0)
@@ -192,7 +192,7 @@ def letters(life: Life) -> None:
 
 
 def unassigned(life: Life) -> None:
-    """Records before the partitions are known, and behind."""
+    """Records before the partitions are known, and after."""
     life.forget()
     for key in (0, 1, 2):
         life.publish(key, note=key)
@@ -300,7 +300,7 @@ def crowded(life: Life) -> None:
 
 
 def neighbours(life: Life) -> None:
-    """A batch with two sync points, and one behind it, each with notes."""
+    """A batch with two sync points, and one after it, each with notes."""
     life.publish(0, note=1)
     life.flush()
     for _ in range(4):

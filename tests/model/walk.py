@@ -48,7 +48,7 @@ class Plan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a walk has found; ``error`` is empty where that is nothing."""
+    """The result of a walk; ``error`` is empty where it has found no broken promise."""
 
     seed: int
     plan: Plan

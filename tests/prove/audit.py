@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def too_dear(costs: Sequence[Sequence[Cost]]) -> list[str]:
-    """What of a row of many costs too much, in rows of few, at the median of the rounds; in words."""
+    """Name the costs that grow faster than the rows, by the medians of the rounds."""
     ratios = {
         name: statistics.median(of(many) / of(few) for few, many in costs)
         for name, of in (("time", _time), ("bytes shuffled", _shuffled))

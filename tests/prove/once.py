@@ -19,7 +19,7 @@ _Brokers = TypeVar("_Brokers", bound=Cluster)
 
 
 class Judged(NamedTuple):
-    """What came of a run."""
+    """The verdict over a run."""
 
     ok: bool
     told: str

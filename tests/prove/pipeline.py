@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def too_little(outcome: Outcome, cycles: int) -> list[str]:
-    """What a run had so seldom that it proves nothing, in words."""
+    """Name the events that came too seldom in a run to prove anything."""
     floors = {
         "driver kills in a batch": (outcome.hits, max(1, _HITS * outcome.kills)),
         "accepted": (outcome.verdict.accepted, _ACCEPTED_PER_KILL * cycles),

@@ -1,4 +1,4 @@
-"""What the proofs share: a seed, and lines that say how far they are."""
+"""A seed, and lines of progress, for all proofs."""
 
 import secrets
 

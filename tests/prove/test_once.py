@@ -1,4 +1,4 @@
-"""What a proof of a single run ends with."""
+"""The exit status and the last line of a proof of a single run."""
 
 import tempfile
 from collections.abc import Callable, Iterator

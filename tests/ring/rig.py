@@ -25,7 +25,7 @@ NOW_MS = 1_800_000_000_000
 
 
 class Boots(Files):
-    """The real files, on a machine that can be said to have booted anew."""
+    """The real files, on a machine that can claim to have booted again."""
 
     def __init__(self, boot: int = 1) -> None:
         super().__init__()

@@ -98,7 +98,7 @@ class Owner:
         self.said = self.pipe.recv()
 
     def look(self) -> Any:
-        """What `lost` and `replaced` say there."""
+        """Return `lost` and `replaced` of the directory."""
         self.pipe.send(None)
         return self.pipe.recv()
 

@@ -1,4 +1,4 @@
-"""What the ring asks of the operating system, asked of the real one; each error as an operator would read it."""
+"""Each call of the ring to the operating system, made to the real one; each error as an operator reads it."""
 
 import errno
 import os

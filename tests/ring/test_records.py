@@ -70,7 +70,7 @@ def batch_of(rows: list[Row], identity: tuple[int, int, int] | None = None, attr
 
 
 def encoded_again(record: Record) -> bytes:
-    """What `encode` writes of a decoded record, whatever its headers."""
+    """Encode a decoded record again, with any headers."""
     parts = [varint(len(record.headers))]
     for name, value in record.headers:
         parts += [varint(len(name.encode())), name.encode()]

@@ -74,7 +74,7 @@ class Rewrite(NamedTuple):
 
 
 class Store(Rig):
-    """A ring that one of the writers fills; what is in the file depends on nothing but what it is told to do."""
+    """A ring that one of the writers fills; the bytes in the file depend on the steps alone."""
 
     def __init__(self, path: Path, name: str, limits: Limits = LIMITS, geometry: Geometry = SMALL) -> None:
         self.path, self.known = path, Known()

@@ -1,4 +1,4 @@
-"""Questions to a cluster, asked through plain aiokafka: who is there, who leads what, please make this topic.
+"""Questions to a cluster through plain aiokafka: its nodes, the leaders of partitions; and topics that are made.
 
 Each one is a coroutine with a connection of its own. `run` makes an ordinary call of it, also where an event
 loop is running already.
@@ -105,7 +105,7 @@ async def until(attempt: Callable[[], Awaitable[T | None]], *, timeout_s: float,
 
 
 async def ask_every_node(bootstrap_servers: str, topic: str | None = None) -> dict[int, View]:
-    """What each node that is listed has to say itself; an error if one of them does not answer."""
+    """Ask each node that is listed for its own answer; raise if one of them does not answer."""
     client = AIOKafkaClient(bootstrap_servers=bootstrap_servers, request_timeout_ms=_ANSWER_WITHIN_MS)
     # No topic is created by asking for it.
     question = MetadataRequest([] if topic is None else [topic], allow_auto_topic_creation=False)

@@ -218,7 +218,7 @@ class KafkaCluster(Cluster):
             raise BrokerUnavailableError(f"a broker died at its start: nodes={self._nodes}")
 
     def _lay_out(self, undo: ExitStack) -> None:
-        """Directories, ports, and who takes them away: the janitor, whatever becomes of this process."""
+        """Make directories and reserve ports; the janitor removes them, however this process ends."""
         ports = ReservedPorts(4 * self.size)
         undo.callback(ports.release)
         directory = Path(tempfile.mkdtemp(prefix="aiorecover-kafka-"))

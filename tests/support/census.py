@@ -1,4 +1,4 @@
-"""What this process holds: to be counted before and after, so that nothing is left over by accident."""
+"""Tasks, threads, descriptors and mappings of this process, counted before and after, to find what was left over."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ class Census:
     """The tasks, threads, descriptors and mappings of this moment; compare two with `left_since`."""
 
     def __init__(self, path: Path) -> None:
-        """Of mappings, count those of files below ``path``."""
+        """Count the mappings of files below ``path``, and no others."""
         self._path = path
         self.tasks = {task for task in asyncio.all_tasks() if not task.done()}
         self.threads = set(threading.enumerate())
@@ -21,7 +21,7 @@ class Census:
         self.mappings = {line for line in maps if str(path) in line}
 
     def left_since(self) -> list[str]:
-        """What is there now and was not then; in words."""
+        """Name what is there now and was not there then."""
         now = Census(self._path)
         return [
             *(f"task {task.get_name()} {task.get_coro()}" for task in now.tasks - self.tasks),

@@ -1,4 +1,4 @@
-"""What a test may ask of a Kafka cluster, wherever it runs."""
+"""The interface of a Kafka cluster for tests, wherever it runs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ class Cluster(ABC):
         """Resume, restart and await whatever a test left paused or dead."""
 
     def wait_ready(self, timeout_s: float = _READY_WITHIN_S) -> None:
-        """Wait until all nodes that should answer do, and agree who is there."""
+        """Wait until all nodes that should answer do so, and agree which nodes there are."""
         admin.run(admin.until(self._settled, timeout_s=timeout_s, what=f"{self.description} is not ready"))
 
     def create_topic(
@@ -90,7 +90,7 @@ class Cluster(ABC):
         admin.run(admin.until(has_leaders, timeout_s=_TOPIC_WITHIN_S, what=f"{name} has no leaders"))
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """Partition to node id (-1: nobody), as one of the nodes sees it."""
+        """Return the leader's node id of each partition (-1: none), as one of the nodes sees it."""
 
         async def ask() -> dict[int, int] | None:
             views = await admin.ask_every_node(self.bootstrap_servers, topic)
@@ -109,7 +109,7 @@ class Cluster(ABC):
 
 
 class ExternalKafka(Cluster):
-    """A cluster that somebody else runs: it is not started and stopped here, and its nodes are not killed."""
+    """A cluster that runs already: it is not started and stopped here, and its nodes are not killed."""
 
     def __init__(self, bootstrap_servers: str, size: int) -> None:
         super().__init__(size)
@@ -131,7 +131,7 @@ class ExternalKafka(Cluster):
 
 
 class TopicFactory(Protocol):
-    """What the fixture `topic` gives."""
+    """The type of the fixture `topic`."""
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""What docs/command_line.md says of each command, made from the typer app: ``python -m tests.support.commands``."""
+"""The commands in docs/command_line.md, made from the typer app: ``python -m tests.support.commands``."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""What the manifests of an audit topic say together, by plain Python: the greatest numbers and the union of the ranges.
+"""The manifests of an audit topic, joined by plain Python: the greatest numbers and the union of the ranges.
 
 Nothing here uses aiorecover: only the keys and the JSON on the topic are known.
 """
@@ -16,7 +16,7 @@ __all__ = ["Told", "told_in"]
 
 @dataclass
 class Told:
-    """Of one epoch."""
+    """The joined manifests of one epoch."""
 
     last: int = 0
     settled: int = 0

@@ -1,4 +1,4 @@
-"""What docs/options.md says of the options, made from `Config`: ``python -m tests.support.options`` writes it there."""
+"""The table of docs/options.md, made from `Config`: ``python -m tests.support.options`` writes it there."""
 
 import inspect
 import re

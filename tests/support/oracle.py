@@ -24,7 +24,7 @@ __all__ = ["ID_HEADER", "Accepted", "Consumed", "Disorder", "Verdict", "Wrong", 
 
 ID_HEADER = "aiorecover-id"
 
-_SAME_AT_EACH_START = 7  # characters of a producer id; those behind them are each start's own
+_SAME_AT_EACH_START = 7  # characters of a producer id; the rest is each start's own
 _EXAMPLES = 5  # so many of each kind of fault are written out
 _POLL_MS = 500
 _FETCH_BYTES = 8 << 20
@@ -59,7 +59,7 @@ class Consumed(NamedTuple):
 
 
 class Disorder(NamedTuple):
-    """`record_id` appears for the first time only behind `after`, which was accepted later."""
+    """`record_id` appears for the first time after `after`, which was accepted later."""
 
     record_id: str
     after: str
@@ -75,7 +75,7 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of the accepted records."""
+    """The end of each accepted record."""
 
     accepted: int
     delivered: int
@@ -203,7 +203,7 @@ def _late(
     lanes: Callable[[Consumed], Iterable[Lane]],
     place: Callable[[Consumed], Place | None],
 ) -> Iterator[Disorder]:
-    """The first appearances that stand behind one of a higher place, of the same producer and lane."""
+    """Return the first appearances that come after one of a higher place, of the same producer and lane."""
     seen: set[tuple[int, str]] = set()
     highest: dict[tuple[Lane, str], tuple[Any, str]] = {}
     for record in log:
@@ -222,7 +222,7 @@ def _late(
 
 
 def _place(record: Consumed) -> Place | None:
-    """What the ids of a producer's starts have in common, epoch and sequence; None for an id not of this form."""
+    """Return the part that the ids of all starts share, epoch, and sequence; None for an id of another form."""
     parts = (record.record_id or "").rsplit("/", 2)
     try:
         producer, epoch, sequence = parts
@@ -279,7 +279,7 @@ async def _read_whole(bootstrap_servers: str, topic: str, isolation_level: str) 
 
 
 async def _until_decided(bootstrap_servers: str, committed: AIOKafkaConsumer, places: list[TopicPartition]) -> None:
-    """Until no transaction is open any more: a commit is answered before each partition has heard of it.
+    """Wait until no transaction is open: a commit is answered before each partition has heard of it.
 
     Not for ever: there may be one that nobody ends.
     """

@@ -22,7 +22,7 @@ _RANGE_OF_OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class ReservedPorts:
-    """So many free ports; nobody else who asks here gets them before `release` or the end of this process."""
+    """So many free ports; no other process that asks here gets them before `release` or the end of this one."""
 
     def __init__(self, count: int) -> None:
         self._locks: list[IO[bytes]] = []

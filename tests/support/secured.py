@@ -1,4 +1,4 @@
-"""A real broker that wants to know who asks: TLS, certificates, passwords, tokens, and rights that come and go."""
+"""A real broker with logins: TLS, certificates, passwords, tokens, and rights that come and go."""
 
 import base64
 import json
@@ -120,7 +120,7 @@ class SecuredKafka(KafkaCluster):
             self._ports.release()
 
     def options(self, mechanism: str = "SCRAM-SHA-512", password: str = PASSWORD) -> dict[str, Any]:
-        """What a client with a password is made with, over TLS, by aiokafka's names."""
+        """Return aiokafka's options for a client with a password, over TLS."""
         return {
             **self.clear_options(mechanism, password),
             "bootstrap_servers": self.secured_servers,
@@ -139,7 +139,7 @@ class SecuredKafka(KafkaCluster):
         }
 
     def token_options(self, provider: AbstractTokenProvider) -> dict[str, Any]:
-        """What a client with tokens is made with."""
+        """Return aiokafka's options for a client with tokens."""
         return {
             "bootstrap_servers": self.clear_servers,
             "security_protocol": "SASL_PLAINTEXT",
@@ -153,7 +153,7 @@ class SecuredKafka(KafkaCluster):
         return directory / "ca.pem"
 
     def certificate_options(self) -> dict[str, Any]:
-        """What a client with a certificate of its own is made with."""
+        """Return aiokafka's options for a client with a certificate of its own."""
         context = self._context()
         self._authority.issue_cert("publisher@example.org").configure_cert(context)
         return {"bootstrap_servers": self.mutual_servers, "security_protocol": "SSL", "ssl_context": context}
@@ -169,7 +169,7 @@ class SecuredKafka(KafkaCluster):
         self._ask(lambda admin: admin.alter_user_scram_credentials([change]))
 
     def grant(self, name: str, right: str = "WRITE", kind: str = "TOPIC") -> None:
-        """Give `USER` a right by Kafka's name of it; whoever may write may see the topic too."""
+        """Give `USER` a right by Kafka's name of it; Write implies Describe."""
         binding = AclBinding(*_right_to(name, right, kind))
         self._ask(lambda admin: admin.create_acls([binding]))
 

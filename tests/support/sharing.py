@@ -35,8 +35,8 @@ _TAKES_ONE = re.compile(r"\bkafka3?: (Kafka)?Cluster\b")  # as an argument of a 
 _KNOWS_BROKERS = re.compile(r"^from tests\.support\.(broker|secured)\b", re.MULTILINE)
 _WAITS = re.compile(r"^(?:import|from) (?:asyncio|signal|subprocess|threading|time|tests\.(?!support))\b", re.MULTILINE)
 _PATIENT_FROM = 3  # processes
-_LESS_URGENT = 3  # half of what others get who want the same processor: Spark is long, and must not come last
-_PATIENCE_S = 900  # for a test that takes a minute where nobody else wants it
+_LESS_URGENT = 3  # half of the processor's time that another process gets: Spark is long, and must not come last
+_PATIENCE_S = 900  # for a test that takes a minute on an idle processor
 
 
 class Sharing(LoadScopeScheduling):
@@ -70,25 +70,25 @@ def _is_spark(scope: str) -> bool:
 
 
 def _comes(scope: str) -> int:
-    """When it does, to who is not patient: Spark is long, and what is work alone can be left to the last."""
+    """Return the turn of a scope, for the others: Spark first, since it is long; pure work last."""
     return 0 if _is_spark(scope) else 1 + is_for_the_patient(scope)
 
 
 def is_patient(workerinput: Mapping[str, Any]) -> bool:
-    """Whether a process is the last of enough of them, by what xdist has told it."""
+    """Return whether this process is the last one of three or more, by xdist's numbers."""
     count: int = workerinput["workercount"]
     return count >= _PATIENT_FROM and workerinput["workerid"] == f"gw{count - 1}"
 
 
 def give_way(config: pytest.Config) -> None:
-    """Let others go first, if this is the patient process."""
+    """Lower the priority of this process, if it is the patient one."""
     workerinput = getattr(config, "workerinput", None)  # not where there are no others
     if workerinput is not None and is_patient(workerinput):
         os.nice(_LESS_URGENT)
 
 
 def give_time(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Let the patient process take as long as it takes: how long that is, others decide."""
+    """Give the patient process a longer limit: its speed depends on the other processes."""
     workerinput = getattr(config, "workerinput", None)
     if workerinput is not None and is_patient(workerinput):
         for item in items:
@@ -97,7 +97,7 @@ def give_time(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
 
 @cache
 def is_for_the_patient(scope: str) -> bool:
-    """Whether it is for the patient one: Spark's, or a file whose tests wait for nobody and look at no clock."""
+    """Return whether a scope is for the patient process: Spark's, or a file whose tests never wait."""
     return _is_spark(scope) or (scope not in (_CRASHES, _BROKERS) and _WAITS.search(_text(scope)) is None)
 
 

@@ -1,4 +1,4 @@
-"""What another process does with a signal."""
+"""The signals that another process catches or ignores."""
 
 from pathlib import Path
 

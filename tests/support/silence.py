@@ -1,4 +1,4 @@
-"""What asyncio complains of: exceptions in callbacks, tasks that were destroyed, errors that nobody retrieved."""
+"""The complaints of asyncio: exceptions in callbacks, tasks that were destroyed, errors that were never retrieved."""
 
 import gc
 
@@ -8,7 +8,7 @@ __all__ = ["complaints"]
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The loop's own lines of this test; what nobody holds any more says so now."""
+    """Return the loop's own lines of this test, after a collection: objects that are collected complain then."""
     gc.collect()
     records = [*caplog.get_records("call"), *caplog.records]
     return [record.getMessage() for record in records if record.name == "asyncio"]

@@ -82,7 +82,7 @@ def test_red_for_two_records_of_a_key_that_changed_places() -> None:
     swapped[3], swapped[6] = swapped[6], swapped[3]  # three keys take turns: both have the same one
     verdict = judge(accepted, stand(*swapped))
     assert not verdict.ok
-    # 4 stands in the place of 7, behind it; nothing else is displaced
+    # 4 stands after 7; nothing else is displaced
     assert [(late.record_id, late.after) for late in verdict.out_of_order] == [("p/1/4", "p/1/7")]
     assert "p/1/4 behind p/1/7" in str(verdict)
 

@@ -20,7 +20,7 @@ class Victim:
         self._at = at
 
     async def run(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """What the call returned; None when it was cancelled, which it must obey."""
+        """Return the call's result; None when it was cancelled."""
         task = asyncio.create_task(self._driven(call))
         async with asyncio.timeout(HANG):
             await asyncio.wait({task})

@@ -348,7 +348,7 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A killed child that nobody waited for yet is a zombie, not alive.
+    # A killed child that its parent has not waited for is a zombie, not alive.
     with contextlib.suppress(OSError):
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return True

@@ -1,4 +1,4 @@
-"""What users write, for mypy and pyright in their strict modes: `make check` has both read it; nothing runs it.
+"""Typical uses, for mypy and pyright in their strict modes: `make check` runs both over this file; no test runs it.
 
 `assert_type` says what a call returns. A line with two ``ignore`` comments is a mistake that both must see: an ignore
 that nothing needs is an error of its own.
@@ -104,7 +104,7 @@ def of_my_own(directory: str, **chosen: Unpack[Options]) -> RecoverableProducer:
 
 
 async def dead_letters(producer: RecoverableProducer) -> None:
-    """What Kafka refused for good."""
+    """Read and requeue the records that Kafka refused for good."""
     async for letter in producer.dead_letters.list():
         assert_type(letter, DeadLetter)
         assert_type(letter.value, bytes | None)
@@ -127,7 +127,7 @@ async def admins_only() -> None:
 
 @asynccontextmanager
 async def own(app: FastAPI) -> AsyncGenerator[None]:
-    """What a service does beside."""
+    """Publish when the service starts."""
     await app.state.producer.publish("orders", b"service started")
     yield
 
@@ -150,7 +150,7 @@ stream = FastStream(broker)
 
 @stream.after_startup
 async def greet() -> None:
-    """What FastStream publishes goes through the ring."""
+    """Publish by FastStream, through the ring."""
     assert_type(await broker.publish({"item": "tea"}, "orders", key="tea"), Receipt)
 
 
