@@ -2,7 +2,7 @@
 
     python -m benchmarks.child benchmarks.throughput:aiokafka '{"records": 1000, ...}'
 
-A coroutine function is run by uvloop. The child writes JSON lines: what it `tell`s, then {"result": ...}.
+A coroutine function is run by uvloop. The child writes JSON lines: what it reports by `tell`, then {"result": ...}.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Child:
         return self._process.pid
 
     def read(self) -> dict[str, Any]:
-        """What the child tells next."""
+        """Return the child's next line."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -66,7 +66,7 @@ class Child:
         return told
 
     def result(self) -> dict[str, Any]:
-        """What the function returned; skips what is told before."""
+        """Return the function's result; skip the lines before it."""
         while "result" not in (told := self.read()):
             pass
         result: dict[str, Any] = told["result"]

@@ -25,7 +25,7 @@ def count_syncs() -> Callable[[], int]:
 
 
 def sync_us(directory: str) -> float:
-    """What the disk takes by itself for 4096 bytes and fdatasync, in µs at p50."""
+    """Return the disk's own time for 4096 bytes and fdatasync: p50 in µs."""
     path = Path(directory) / "probe"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     took = []

@@ -89,7 +89,7 @@ async def commit(bootstrap_servers: str, topic: str, wal_dir: str, publishers: i
 
 
 async def _publish_for(producer: RecoverableProducer, topic: str, publishers: int, seconds: float) -> list[int]:
-    """What each publish waited, in ns."""
+    """Return the wait of each publish, in ns."""
     waits: list[int] = []
     until = time.perf_counter_ns() + int(seconds * 1e9)
     clock = time.perf_counter_ns

@@ -55,7 +55,7 @@ def fallen(found: Mapping[str, float], expected: Mapping[str, float]) -> list[st
 
 
 def expected() -> dict[str, Ratios]:
-    """Of each language of the writer."""
+    """Return the expected ratios of each language of the writer."""
     stored: dict[str, Ratios] = json.loads(EXPECTED.read_text())
     return stored
 
@@ -118,7 +118,7 @@ Slice = Callable[[], Awaitable[float]]
 
 
 class Pair:
-    """What is guarded and what does not change, again and again one right after the other."""
+    """Measure the guarded code and the code that never changes, again and again, one right after the other."""
 
     def __init__(self, name: str, ours: Slice, other: Slice) -> None:
         self.name = name
@@ -209,7 +209,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description="Compare ratios with stored ones.")
     parser.add_argument("--update", action="store_true", help=f"store them in {EXPECTED.name} instead")
     options = parser.parse_args()
-    logging.getLogger("aiorecover").setLevel(logging.ERROR)  # that nobody is there is meant
+    logging.getLogger("aiorecover").setLevel(logging.ERROR)  # no broker is there, on purpose
     stored = expected() if EXPECTED.exists() else {}
     with (
         tempfile.TemporaryDirectory(prefix="aiorecover-benchmark-") as directory,

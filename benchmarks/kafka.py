@@ -22,7 +22,7 @@ def started(bootstrap_servers: str | None, brokers: int) -> Iterator[Cluster]:
 
 @contextmanager
 def topic(cluster: Cluster, purpose: str, partitions: int = PARTITIONS) -> Iterator[str]:
-    """A topic that nobody else writes to, removed afterwards."""
+    """A topic of this run alone, removed afterwards."""
     name = f"benchmark-{purpose}-{uuid.uuid4().hex[:8]}"
     cluster.create_topic(name, partitions)
     yield name

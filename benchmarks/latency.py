@@ -143,7 +143,7 @@ async def asking(bootstrap_servers: str, topic: str, wal_dir: str, records: int)
 
 
 async def _receipts(producer: RecoverableProducer, topic: str, records: int) -> list[Receipt]:
-    """Of records that are delivered when this returns."""
+    """Return receipts of records that are delivered already."""
     receipts = [await producer.publish(topic, load.VALUE, key=key) for key in load.keys(records)]
     await producer.flush()
     return receipts

@@ -1,4 +1,4 @@
-"""What is published, the same by every contender: 160 bytes under one of 1,000 keys, with a header of its own."""
+"""The records, the same for every contender: 160 bytes under one of 1,000 keys, with a header of its own."""
 
 from collections.abc import Iterator, Sequence
 from itertools import count, cycle, islice

@@ -1,4 +1,4 @@
-"""What the figures were measured on: without it they mean nothing."""
+"""The machine of a run: figures mean nothing without it."""
 
 import os
 import platform

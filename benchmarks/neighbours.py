@@ -1,4 +1,4 @@
-"""What partitions that are stuck cost their neighbours, on three brokers of our own.
+"""The cost of stuck partitions to their neighbours, on three brokers of our own.
 
 Four topics of one partition each: two neighbours on the brokers 1 and 2, one led by broker 1 with its second replica
 on broker 3, and one that is on broker 3 alone. Then broker 3 is frozen. First the cluster does not notice: requests to

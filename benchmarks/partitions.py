@@ -1,4 +1,4 @@
-"""What many partitions cost: the same records under the same keys over 6, 100 and 1,000 of them, in turns.
+"""The cost of many partitions: the same records under the same keys over 6, 100 and 1,000 of them, in turns.
 
 Each of the thousand has one of the keys, and of the hundred ten, so all get as many records; six get a sixth of the
 keys each, about. confluent-kafka's `produce` does the same beside it.

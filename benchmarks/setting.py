@@ -1,4 +1,4 @@
-"""What a run was asked for, and what a benchmark gives back."""
+"""The options of a run, and the result of a benchmark."""
 
 import shutil
 import sys
@@ -13,7 +13,7 @@ from tests.support.broker import Cluster
 
 
 class DiskTooSmallError(Exception):
-    """What was asked for does not fit where it was asked for."""
+    """The disk has too little room for the run."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Setting:
             raise DiskTooSmallError(f"{message} {free=} needed={int(size * 1.1)}")
 
     def say(self, text: str) -> None:
-        """Tell whoever waits what goes on."""
+        """Report progress."""
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
 

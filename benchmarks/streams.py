@@ -1,4 +1,4 @@
-"""A thousand partitions as a service has them: 1,000 streams of 100 records a second each; and a topic nobody wrote to.
+"""A thousand partitions as a service has them: 1,000 streams of 100 records a second each; and a fresh topic.
 
 The streams are paced: each hundredth of a second brings one record of each. What they cost is the share of a core; what
 they get is the time from `publish` until the record is known to be in Kafka, of one stream a step, chosen at random.

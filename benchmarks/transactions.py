@@ -1,4 +1,4 @@
-"""What exactly_once costs: the same records in transactions, and without, on few and on many partitions.
+"""The cost of exactly_once: the same records in transactions, and without, on few and on many partitions.
 
 Saturated: a transaction waits for nothing but the next one. That readers of committed records see each record once is
 looked at behind each round.

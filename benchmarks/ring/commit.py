@@ -100,7 +100,7 @@ async def commit(directory: str, name: str, publishers: int, seconds: float) -> 
 
 
 async def _publish_for(publish: Publish, publishers: int, seconds: float) -> list[int]:
-    """What each record waited, in ns."""
+    """Return the wait of each record, in ns."""
     waits: list[int] = []
     clock = time.perf_counter_ns
     until = clock() + int(seconds * 1e9)

@@ -52,7 +52,7 @@ def _table(rounds: list[dict[str, Any]], size: int) -> Table:
 
 
 def memory() -> dict[str, int]:
-    """What this process has, by kind, in bytes."""
+    """Return the memory of this process, by kind, in bytes."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     named = dict(line.split(":", 1) for line in lines)
     return {kind: int(named[kind].split()[0]) * 1024 for kind in KINDS}

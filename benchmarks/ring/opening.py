@@ -1,4 +1,4 @@
-"""A ring with a large backlog: how soon `open_ring` returns, and how long `recover` takes behind it.
+"""A ring with a large backlog: how soon `open_ring` returns, and how long `recover` takes after it.
 
 Segments, heads, batches and sync points are written by the package. The value of each record is zeros, which are left
 out as it is stored: the file reads the same, and holds little but heads. So reading the records costs the processor

@@ -1,4 +1,4 @@
-"""What Spark pays for the guarantees of `aiorecover.spark`, beside what it does without them, a row.
+"""The cost a row of the guarantees of `aiorecover.spark`, beside Spark without them.
 
 Everything runs in one Spark of two cores, in a process of its own; contenders take turns in it, and the first turn of
 each warms Java up and does not count. What was written is counted after each turn.

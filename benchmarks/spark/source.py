@@ -37,7 +37,7 @@ def run(setting: Setting) -> Result:
 
 
 async def fill(directory: str, rows: int) -> dict[str, Any]:
-    """Leave a ring behind: of a producer that reaches no broker."""
+    """Make the ring of a producer that reaches no broker."""
     producer = RecoverableProducer(
         Path(directory) / "wal",
         bootstrap_servers="127.0.0.1:1",
