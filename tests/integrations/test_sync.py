@@ -84,7 +84,8 @@ def found(cluster: MockCluster) -> list[Consumed]:
 
 
 def ran(program: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", program, *map(str, arguments)]
+    # From 3.12 on a fork beside threads warns.
+    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=ENDS_S, check=False)
 
 
