@@ -60,6 +60,6 @@ if __name__ == "__main__":
     try:
         archive_classes()
     except JavaMissingError:
-        pass  # whoever needs it says so
+        pass  # the code that needs it says so
     except JarsError as error:
         sys.exit(f"spark: {error}")

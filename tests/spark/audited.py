@@ -1,4 +1,4 @@
-"""What `aiorecover audit --json` says, run as a user runs it."""
+"""`aiorecover audit --json`, run as a user runs it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Records as they stand in Kafka, put into Parquet files for Spark, and what is wrong with them told by plain Python.
+"""Records as they stand in Kafka, put into Parquet files for Spark, and their faults found by plain Python.
 
 Nothing here uses aiorecover or Spark: only the header `aiorecover-id` and the form of its text are known.
 """
@@ -29,7 +29,7 @@ COLUMNS = pa.schema(
 
 
 class Stored(NamedTuple):
-    """A record in its place; `identity` is (producer id, epoch, sequence), None for a record of somebody else."""
+    """A record in its place; `identity` is (producer id, epoch, sequence), None for a record of another producer."""
 
     topic: str
     partition: int
@@ -38,7 +38,7 @@ class Stored(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What is to be found of one producer and epoch."""
+    """The expected result for one producer and epoch."""
 
     first: int | None
     last: int | None

@@ -96,7 +96,7 @@ def _alive(stat: Path) -> tuple[str, int, int] | None:
 
 @contextmanager
 def started_command(directory: Path, words: list[str]) -> Iterator[Command]:
-    """Whatever happens, nothing of it is left behind that."""
+    """Start a command; whatever happens, end it and its children afterwards."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "stdout").open("w") as told, (directory / "stderr").open("w") as complained:
         process = subprocess.Popen(

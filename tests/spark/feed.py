@@ -1,4 +1,4 @@
-"""What the tests of landing publish, how they land it, and what has to come of it."""
+"""The records that the tests of landing publish, how they land them, and the expected table."""
 
 import random
 from collections import Counter

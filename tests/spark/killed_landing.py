@@ -35,7 +35,7 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True)
 class Found:
-    """What stands in a table, held against what should."""
+    """The contents of a table, compared with what was published."""
 
     rows: int
     missing: list[int]
@@ -52,7 +52,7 @@ class Found:
 
 @dataclass
 class Outcome:
-    """What came of it."""
+    """The result of a run."""
 
     records: int
     published: int

@@ -1,7 +1,7 @@
 """Drivers of Spark as a user has them: `aiorecover land`, killed with -9, Java and all, or their executors are.
 
-What a driver is at is told by Spark's checkpoint: of a batch that is begun there is a file in `offsets`, of one that is
-done there is one in `commits`, too.
+Spark's checkpoint shows the state of a driver: a batch that has begun has a file in `offsets`, and one that is done
+also has one in `commits`.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class LandingFailedError(AssertionError):
 
 @dataclass(frozen=True)
 class Lander:
-    """What drivers are told, one after the other: land these topics, here, so many records a batch."""
+    """The arguments of drivers, one after the other: these topics, this target, so many records a batch."""
 
     bootstrap_servers: str
     topics: Sequence[str]
@@ -49,7 +49,7 @@ class Lander:
 
     @property
     def log(self) -> Path:
-        """What the drivers say."""
+        """Return the drivers' output."""
         return self.directory / "drivers.log"
 
     def start(self, *, available_now: bool) -> "Driver":

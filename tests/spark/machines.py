@@ -16,7 +16,7 @@ _EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 class Machines:
-    """What executors have of their own: a home of Spark, under which they work, and a Python that is counted."""
+    """Homes for executors: a folder of Spark's to work in, and a Python whose starts are counted."""
 
     def __init__(self, directory: Path) -> None:
         self._home, self._started = directory / "spark", directory / "pythons"
@@ -24,7 +24,7 @@ class Machines:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads a driver there."""
+        """Return the environment that leads a driver there."""
         return {"SPARK_HOME": str(self._home), "PYSPARK_PYTHON": str(self._python)}
 
     def make(self) -> None:

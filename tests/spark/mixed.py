@@ -31,7 +31,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 def record_id(number: int) -> str:
-    """Of a record: the producers take turns, and each is started anew now and then."""
+    """Return the id of a record: the producers take turns, and each starts again now and then."""
     place, turn = divmod(number, len(PRODUCERS))
     epoch = bisect_right(_FIRST, place)
     return f"{PRODUCERS[turn]}/{epoch}/{place - _FIRST[epoch - 1] + 1}"
@@ -50,7 +50,7 @@ def numbers_of(producers: npt.NDArray[np.str_], epochs: Numbers, sequences: Numb
 
 
 def mixed(seed: int, count: int, repeats: float) -> Iterator[tuple[int, int]]:
-    """(partition, number), each number once, and a share of them again, anywhere behind and however late."""
+    """Yield (partition, number), each number once, and a share of them again, at any later place."""
     rng = random.Random(seed)
     for first in range(0, count, _NEIGHBOURS):
         beyond = min(first + _NEIGHBOURS, count)

@@ -31,7 +31,7 @@ _LAND_WITHIN_S = 900.0
 
 @dataclass
 class Outcome:
-    """What came of it."""
+    """The result of a run."""
 
     verdict: Verdict
     kills: int

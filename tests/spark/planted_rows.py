@@ -101,7 +101,7 @@ def _numbers(spark: SparkSession, numbers: Iterable[int]) -> DataFrame:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an audit took."""
+    """The cost of an audit."""
 
     rows: int
     seconds: float
@@ -131,7 +131,7 @@ def measured(table: DataFrame, what: Planted) -> Cost:
 
 
 def said(table: DataFrame, what: Planted, *, order: bool = True) -> Said:
-    """What the audit says, by the names of its data frames."""
+    """Return the audit's result, by the names of its data frames."""
     with audit(table, known_last=what.last, order=order) as found:
         names = "totals", "producers", "missing", "repeated", "out_of_order"
         return {name: getattr(found, name).collect() for name in names}
@@ -145,7 +145,7 @@ def _shuffled(spark: SparkSession) -> int:
 
 
 def differences(found: Said, what: Planted) -> list[str]:
-    """What is not as it was planted."""
+    """Name the differences between the planted faults and those found."""
     wrong = []
     last = what.last
     for kind, numbers in (

@@ -1,4 +1,4 @@
-"""What stands in the files of a landed table that a reader is to see: read with pyarrow, not with Spark."""
+"""The rows of a landed table that a reader is to see: read with pyarrow, not with Spark."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The example of the audio streams, small: what it publishes it lands and audits, and it tells what is missing."""
+"""The example of the audio streams, small: it lands and audits what it publishes, and names what is missing."""
 
 import asyncio
 from pathlib import Path

@@ -29,7 +29,7 @@ CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
 
 def stopped(command: Command, number: signal.Signals, *, group: bool) -> str:
-    """What it says to it, in a line; it says and leaves nothing else."""
+    """Stop it, and return its one line; it prints and leaves nothing else."""
     before, began = len(command.complained()), time.monotonic()
     command.send(number, group=group)
     status = command.end()
@@ -98,7 +98,7 @@ IVY = """<ivysettings><settings defaultResolver="only"/><resolvers>
 
 
 def last_line(tmp_path: Path, before: str = "", settings: Sequence[str] = (), **environment: str) -> str:
-    """What `audit` says at the end that is refused, in a process of its own."""
+    """Return the last line of an `audit` that is refused, in a process of its own."""
     start = f"{before}\nimport sys\nfrom aiorecover.cli import main; sys.argv[0] = 'aiorecover'; main()"
     kafka = ["--bootstrap-servers", "127.0.0.1:1", "--topic", "orders"]
     conf = [word for setting in settings for word in ("--conf", setting)]

@@ -102,7 +102,7 @@ def test_of_drivers_that_add_a_batch_at_once_one_does_and_the_others_change_noth
             store.append(rows, batch_id, "ours")
 
         assert outcomes(add, 3).count("done") >= 1
-        store_for(spark, target.target, kind).append(rows, batch_id, "ours")  # who comes late
+        store_for(spark, target.target, kind).append(rows, batch_id, "ours")  # repeats that come late
     if kind == "iceberg":
         expire_snapshots(spark, target.target)
         store_for(spark, target.target, kind).append(rows, 0, "ours")
@@ -111,14 +111,14 @@ def test_of_drivers_that_add_a_batch_at_once_one_does_and_the_others_change_noth
 
 
 def expire_snapshots(spark: SparkSession, name: str) -> None:
-    """All but the last: then only rows tell which batches are there."""
+    """Expire all snapshots but the last: then only rows show which batches are there."""
     java: Any = spark
     table = java._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(java._jsparkSession, name)
     table.expireSnapshots().expireOlderThan(int(time.time() * 1000) + 60_000).retainLast(1).commit()
 
 
 def outcomes(work: Callable[[], None], count: int) -> list[str]:
-    """What becomes of it in so many threads at once."""
+    """Return how the call ends in so many threads at once."""
     found: list[str] = []
 
     def one() -> None:

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 def leave(wal_dir: Path, count: int, size: int = 5, partition: int | None = None) -> str:
-    """What a producer that reaches no broker leaves in its directory; the producer's id."""
+    """Publish without a broker, so that the records stay in the directory; return the producer's id."""
 
     async def publish() -> str:
         async with RecoverableProducer(wal_dir, bootstrap_servers=NOBODY, stop_timeout_ms=0) as producer:
