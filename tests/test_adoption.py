@@ -70,7 +70,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-async def test_what_a_killed_process_left_is_delivered_once_and_in_order_after_the_grace_period(
+async def test_records_of_a_killed_process_are_delivered_once_and_in_order_after_the_grace_period(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path, guarantee: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Real kills: in the middle of delivery, and before any broker was reached; the neighbour runs all the time."""
@@ -135,7 +135,7 @@ def _nothing(_: Path) -> None:
     ],
     ids=["name", "guarantee", "cluster", "copy", "damaged"],
 )
-async def test_what_is_not_ours_to_deliver_is_named_once_and_never_opened(
+async def test_a_directory_that_may_not_be_adopted_is_named_once_and_never_opened(
     mock: MockClusterProcess,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

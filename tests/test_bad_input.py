@@ -252,7 +252,7 @@ async def test_a_bad_option_is_refused_before_anything_is_touched(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_what_is_no_time_limit_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+async def test_a_wrong_time_limit_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     no_limits: list[Any] = ["x", b"1", True, -1, float("nan"), float("inf"), [1], 10**400]
     producer = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE)
     await producer.start()
@@ -302,7 +302,7 @@ async def test_a_path_that_cannot_be_a_directory_of_ours_is_refused_and_what_is_
     assert await left_in(tmp_path / "real") == 5
 
 
-async def test_a_second_producer_of_the_same_instance_waits_and_hears_who_has_it(tmp_path: Path) -> None:
+async def test_a_second_producer_of_the_same_instance_waits_and_the_error_names_the_owner(tmp_path: Path) -> None:
     async with accepting(tmp_path / "wal", instance="orders"):
         began = asyncio.get_running_loop().time()
         told = f"path={tmp_path}/wal/orders pid={os.getpid()}"

@@ -268,7 +268,7 @@ async def test_entering_publishing_and_leaving_cancelled_at_each_wait(
     assert (found.total(), max(found.values())) == (accepted, 1)
 
 
-async def test_stop_cancelled_twice_ends_once_for_all_who_wait(tmp_path: Path) -> None:
+async def test_stop_cancelled_twice_ends_once_for_all_waiters(tmp_path: Path) -> None:
     producer = made(tmp_path, NOWHERE, stop_timeout_ms=300)
     await producer.start()
     await producer.publish(TOPIC, b"one")

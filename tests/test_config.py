@@ -145,7 +145,7 @@ def test_options_that_are_unusual_are_taken(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "options", [{"acks": "all"}, {"acks": -1}, {"enable_idempotence": True}, {"loop": None}], ids=str
 )
-def test_what_the_library_decides_said_aloud_is_harmless(options: dict[str, Any]) -> None:
+def test_an_option_that_the_library_decides_may_be_given_with_its_own_value(options: dict[str, Any]) -> None:
     assert config(**options) == config()
 
 
@@ -203,7 +203,7 @@ def test_what_the_library_decides_said_aloud_is_harmless(options: dict[str, Any]
         "".join(f"{name}={value!r:.12} " for name, value in case.items()) if case.__class__ is dict else ""
     ),
 )
-def test_what_cannot_work_is_refused_by_name_with_a_remedy(options: dict[str, Any], start: str) -> None:
+def test_a_wrong_option_is_refused_by_name_with_a_remedy(options: dict[str, Any], start: str) -> None:
     assert refusal(**options).startswith(start)
 
 
@@ -277,7 +277,7 @@ def test_the_directory_is_absolute_from_the_start_and_nothing_is_touched(
 
 
 @pytest.mark.parametrize("wal_dir", ["", "  ", "a\0b", None, b"wal", 1, ["wal"], "~/wal", "\ud800"], ids=repr)
-def test_what_names_no_directory_is_refused(wal_dir: object) -> None:
+def test_a_wrong_wal_dir_is_refused(wal_dir: object) -> None:
     with pytest.raises(ConfigError, match=r"^wal_dir "):
         Config.from_options(wal_dir, SERVERS, {})
 
@@ -301,6 +301,6 @@ def test_servers_are_taken_as_text_or_as_a_list(servers: object, expected: tuple
     ["", [], None, b"a:1", {"a:1"}, 9092, [9092], "a:1,", "a:0", "a:65536", ":9092", "::1", "http://a:1", "a b:1"],
     ids=repr,
 )
-def test_what_is_no_server_is_refused(servers: object) -> None:
+def test_a_wrong_server_is_refused(servers: object) -> None:
     with pytest.raises(ConfigError, match=r"^bootstrap_servers must be "):
         Config.from_options("wal", servers, {})

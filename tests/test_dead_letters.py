@@ -121,7 +121,7 @@ async def test_one_is_requeued_or_purged_by_its_id_and_the_others_stay(cluster: 
     assert [record.value for record in await arrived(cluster)] == [b"2"]
 
 
-async def test_what_is_no_record_id_is_refused(cluster: MockCluster, tmp_path: Path) -> None:
+async def test_a_wrong_record_id_is_refused(cluster: MockCluster, tmp_path: Path) -> None:
     wrong: list[Any] = ["", "x", "a/b/c", "abcdefghijklm/1", "abcdefghijklm/1/x", 7]
     async with producer_on(cluster, tmp_path) as producer:
         for call in (producer.dead_letters.purge, producer.dead_letters.requeue):
@@ -177,7 +177,9 @@ async def test_whenever_the_process_dies_a_requeued_letter_is_a_letter_still_or_
 
 
 @pytest.mark.parametrize("call", ["requeue", "export", "purge"])
-async def test_what_is_under_way_when_the_producer_stops_ends(cluster: MockCluster, tmp_path: Path, call: str) -> None:
+async def test_work_on_dead_letters_ends_when_the_producer_stops(
+    cluster: MockCluster, tmp_path: Path, call: str
+) -> None:
     await expired(tmp_path / "wal", *(b"%d" % number for number in range(200)))
     for turns in range(0, 20, 4):
         async with producer_on(cluster, tmp_path / "wal", stop_timeout_ms=0) as producer:

@@ -72,7 +72,7 @@ def store(table: dict[str, bytes], one: Deduplicator) -> None:
             table[name] = stored
 
 
-def test_of_more_pages_than_it_may_keep_the_first_are_forgotten_and_count_as_new() -> None:
+def test_beyond_max_pages_the_oldest_page_is_forgotten_and_its_records_count_as_new() -> None:
     deduplicator = Deduplicator(max_pages=LEAST_PAGES)
     firsts = [record_id(PRODUCERS[0], epoch, 1) for epoch in range(1, LEAST_PAGES + 4)]
     for record in firsts:
@@ -107,7 +107,7 @@ TOPICS = "orders", "orders.audited", "a"
 
 
 @given(st.lists(st.tuples(ids, st.sampled_from([None, *TOPICS])), max_size=200))
-def test_what_was_copied_into_another_topic_is_new_there_also_after_the_state_was_stored(
+def test_a_copy_in_another_topic_is_new_there_also_after_the_state_was_stored(
     records: list[tuple[str, str | None]],
 ) -> None:
     one, had, table = Deduplicator(), set[tuple[str, str | None]](), dict[str, bytes]()
@@ -122,12 +122,12 @@ def test_what_was_copied_into_another_topic_is_new_there_also_after_the_state_wa
 
 
 @pytest.mark.parametrize("topic", ["", "a/b", "x" * 250, b"orders", 7])
-def test_what_is_no_topic_is_refused(topic: object) -> None:
+def test_a_wrong_topic_is_refused(topic: object) -> None:
     with pytest.raises(ConfigError, match=r"as record\.topic gives it"):
         Deduplicator().add(run(1, 1)[0], topic)  # type: ignore[arg-type]
 
 
-def test_changes_are_told_once() -> None:
+def test_each_change_is_taken_once() -> None:
     deduplicator = Deduplicator()
     deduplicator.add(run(1, 1)[0])
     assert list(deduplicator.take_changes()) == [f"{PRODUCERS[0]}/1/0"]
@@ -137,7 +137,7 @@ def test_changes_are_told_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "orders", f"{PRODUCERS[0]}/1/0", b"bytes", 7])
-def test_what_is_no_record_id_is_refused_and_says_where_one_comes_from(text: object) -> None:
+def test_a_wrong_record_id_is_refused_and_the_error_says_where_ids_come_from(text: object) -> None:
     asks: list[Callable[[Any], bool]] = [Deduplicator().add, Deduplicator().__contains__]
     for ask in asks:
         with pytest.raises(ConfigError, match=r"record_id_of\(record.headers\)"):
@@ -171,7 +171,7 @@ def sealed(body: bytes) -> bytes:
         (sealed(msgspec.msgpack.encode([1, [[f"{PRODUCERS[0]}/1/0/a/b", b"\x01"]]])), "no page of a Deduplicator"),
     ],
 )
-def test_what_is_no_state_is_refused(state: bytes, says: str) -> None:
+def test_a_wrong_state_is_refused(state: bytes, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Deduplicator.from_bytes(state)
 
@@ -198,7 +198,7 @@ def test_a_state_and_its_pages_may_be_any_bytes(kind: type[bytes]) -> None:
     ],
     ids=lambda pages: repr(pages)[:40],
 )
-def test_what_is_no_page_is_refused(pages: object) -> None:
+def test_a_wrong_page_is_refused(pages: object) -> None:
     with pytest.raises(ConfigError, match="this is no page of a Deduplicator page="):
         Deduplicator.from_pages(pages)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="pages must be a mapping of names to bytes, as take_changes gave them"):

@@ -36,7 +36,7 @@ async def committed_once(cluster: Cluster, name: str, published: Published) -> N
 # -- records that Kafka never takes ------------------------------------------------------------------------------------
 
 
-async def test_what_is_refused_for_good_is_a_dead_letter_and_the_rest_is_committed_once_in_order(
+async def test_a_record_refused_for_good_is_a_dead_letter_and_the_rest_is_committed_once_in_order(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name, published = topic(kafka, 3, config={**SMALL_TOPIC, "message.timestamp.before.max.ms": "3600000"}), Published()
@@ -109,7 +109,7 @@ async def test_reports_come_once_however_slow_or_failing_the_callback_is(
     await committed_once(kafka, name, published)
 
 
-async def test_a_transaction_that_takes_longer_than_it_may_is_begun_anew(
+async def test_a_transaction_that_takes_longer_than_it_may_begins_again(
     kafka3: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name, published = topic(kafka3, 6), Published()

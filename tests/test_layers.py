@@ -136,14 +136,14 @@ def test_only_one_module_of_the_ring_touches_the_disk() -> None:
 
 
 @pytest.mark.parametrize("module", PURE)
-def test_what_decides_is_pure(module: str) -> None:
+def test_modules_that_decide_are_pure(module: str) -> None:
     allowed = PURE[module]
     found = [name for name in imported(module) if name.partition(".")[0] in IMPURE and name not in allowed]
     assert found == []
 
 
 @pytest.mark.parametrize("module", PURE)
-def test_what_is_pure_calls_nothing_that_reaches_outside(module: str) -> None:
+def test_a_pure_module_calls_nothing_that_reaches_outside(module: str) -> None:
     calls = {
         node.func.id
         for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))

@@ -47,7 +47,7 @@ def added(request: pytest.FixtureRequest) -> Iterator[Callable[[logging.Handler]
 @pytest.mark.parametrize(
     "error", [OSError(28, "no space"), Odd(), RecursionError()], ids=lambda error: type(error).__name__
 )
-def test_what_a_handler_raises_goes_to_stderr_once_and_the_library_goes_on(
+def test_an_exception_of_a_log_handler_goes_to_stderr_once_and_the_library_goes_on(
     added: Callable[[logging.Handler], None], error: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
     added(handler := Raising(error))
@@ -77,9 +77,7 @@ def test_nothing_goes_to_stderr_where_logging_is_not_to_say_so_or_it_is_closed(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()], ids=lambda error: type(error).__name__)
-def test_what_ends_the_process_in_a_handler_ends_it(
-    added: Callable[[logging.Handler], None], error: BaseException
-) -> None:
+def test_a_log_handler_may_end_the_process(added: Callable[[logging.Handler], None], error: BaseException) -> None:
     added(Raising(error))
     with pytest.raises(type(error)):
         log.warning("line")

@@ -129,7 +129,7 @@ def test_tasks_callbacks_signals_and_threads_publish_at_once_each_in_its_order(
 
 
 @pytest.mark.parametrize("options", [{}, {"on_full": "wait"}, {"fsync": "always"}])
-def test_what_a_thread_takes_back_before_the_loop_comes_to_it_is_not_stored(
+def test_a_publish_that_a_thread_cancels_in_time_is_not_stored(
     run: Run, started: Started, options: dict[str, Any]
 ) -> None:
     async def main() -> None:

@@ -71,7 +71,7 @@ async def test_a_run_tells_how_far_it_is_and_seals_its_epoch_when_it_stops(
     assert {number for _, number in told_in(await read_topic(servers, audit))} == {1}, "an empty epoch is not told of"
 
 
-async def test_what_waits_is_not_told_as_settled_nor_is_anything_of_later_epochs(tmp_path: Path) -> None:
+async def test_a_manifest_says_settled_neither_of_waiting_records_nor_of_later_epochs(tmp_path: Path) -> None:
     with MockCluster(brokers=1) as cluster:
         servers = cluster.bootstrap_servers
         for name in ("t", "audit", "stuck"):

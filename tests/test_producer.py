@@ -128,7 +128,7 @@ async def test_serializers_are_called_as_given(kafka: Cluster, topic: TopicFacto
     assert (record.key, record.value) == (b"12", f"{name}|b'v'|None".encode())
 
 
-async def test_what_the_publisher_changes_afterwards_does_not_reach_kafka(
+async def test_changes_of_a_value_after_publish_do_not_reach_kafka(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = topic(kafka, partitions=1)
@@ -436,7 +436,7 @@ async def test_stop_is_bounded_without_a_broker_and_says_what_is_left(
 
 
 @pytest.mark.parametrize("turns", [0, 5, 100])
-async def test_of_two_stops_the_shorter_limit_counts(tmp_path: Path, turns: int) -> None:
+async def test_the_shorter_limit_of_two_stops_counts(tmp_path: Path, turns: int) -> None:
     producer = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE)
     await producer.start()
     await producer.publish("t", b"v")
@@ -449,7 +449,7 @@ async def test_of_two_stops_the_shorter_limit_counts(tmp_path: Path, turns: int)
         assert await first == 1
 
 
-async def test_what_is_called_before_start_during_and_after_stop_is_refused_and_nothing_is_stored(
+async def test_calls_before_start_and_from_stop_on_are_refused_and_store_nothing(
     tmp_path: Path,
 ) -> None:
     producer = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE)

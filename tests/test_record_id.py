@@ -25,12 +25,12 @@ def test_every_id_is_read_back(epoch: int, sequence: int) -> None:
         *(f"{PRODUCER[1:]}/1/1", f"{PRODUCER}/{EPOCH_MAX + 1}/1", f"{PRODUCER}/1/{SEQUENCE_MAX + 1}"),
     ],
 )
-def test_what_is_no_id_of_ours_is_none(text: str) -> None:
+def test_a_header_without_a_record_id_gives_none(text: str) -> None:
     assert parse_record_id(text) is None
     assert record_id_of([("aiorecover-id", text.encode())]) is None
 
 
-def test_of_several_headers_the_last_one_counts() -> None:
+def test_the_last_of_several_headers_counts() -> None:
     one, two = (f"{PRODUCER}/1/{sequence}".encode() for sequence in (7, 8))
     headers = [("aiorecover-id", one), ("trace", b"x"), ("aiorecover-id", two), ("other", None)]
     assert record_id_of(headers) == f"{PRODUCER}/1/8"

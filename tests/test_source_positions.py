@@ -33,7 +33,7 @@ async def positions(disk: MemoryDisk, **options: Any) -> dict[TopicPartition, in
         return await producer.source_positions()
 
 
-async def test_they_are_those_of_the_newest_records_through_kills_and_stops() -> None:
+async def test_positions_are_of_the_newest_records_through_kills_and_stops() -> None:
     disk = MemoryDisk()
     async with producer_on(disk) as producer:
         assert await producer.source_positions() == {}

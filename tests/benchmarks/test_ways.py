@@ -70,7 +70,9 @@ async def test_each_partition_is_warmed_up_with_as_many_records(tmp_path: Path) 
 
 
 @pytest.mark.asyncio
-async def test_what_is_asked_for_was_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_delivered_is_timed_for_records_that_were_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(latency, "WARM_UP", 1000)
     async with MockClusterProcess() as cluster:
         await cluster.create_topic("t", partitions=6)

@@ -39,9 +39,7 @@ def lives(three: KafkaCluster, topic: TopicFactory, tmp_path: Path) -> Lives:
     return Lives(three, topic(three), tmp_path, servers=three.detour_servers)
 
 
-async def test_what_a_dead_process_had_sent_arrives_after_its_successor_and_is_not_stored_twice(
-    three: KafkaCluster, lives: Lives
-) -> None:
+async def test_a_late_request_of_a_dead_process_is_not_stored_twice(three: KafkaCluster, lives: Lives) -> None:
     with Detour(three.detour_routes) as detour:
         await asyncio.to_thread(_die, lives, detour, detour.hold)
         successor = await asyncio.to_thread(lives.start, 2)
@@ -52,7 +50,7 @@ async def test_what_a_dead_process_had_sent_arrives_after_its_successor_and_is_n
     perfect(verdict)
 
 
-async def test_what_was_stored_and_never_answered_is_not_stored_twice(three: KafkaCluster, lives: Lives) -> None:
+async def test_a_request_that_was_never_answered_is_not_stored_twice(three: KafkaCluster, lives: Lives) -> None:
     with Detour(three.detour_routes) as detour:
         await asyncio.to_thread(_die, lives, detour, detour.deafen)
         verdict = await lives.verdict()

@@ -69,7 +69,7 @@ async def _all_delivered(published: Published) -> None:
         await receipt.delivered(WITHIN_MS)
 
 
-async def test_a_deleted_topic_to_which_nothing_waits_is_not_made_anew(
+async def test_a_deleted_topic_without_waiting_records_is_not_made_again(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """The broker makes each topic that it is asked for."""

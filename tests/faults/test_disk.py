@@ -242,7 +242,7 @@ class HangingFiles(FailingFiles):
 
 
 @pytest.mark.asyncio
-async def test_records_that_have_no_partition_on_a_failed_disk_halt_and_whoever_waits_for_them_hears_of_it(
+async def test_records_without_a_partition_on_a_failed_disk_halt_and_their_waiters_get_an_error(
     tmp_path: Path,
 ) -> None:
     files, values = HangingFiles(), [b"%d" % number for number in range(20)]

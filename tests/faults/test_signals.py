@@ -18,7 +18,7 @@ STOP_S = 4.0
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("there", [True, False], ids=["kafka", "no-kafka"])
-async def test_an_interrupted_process_ends_in_its_time_and_leaves_nothing_behind_that_is_lost(
+async def test_an_interrupted_process_ends_in_its_time_and_loses_nothing(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path, times: int, there: bool
 ) -> None:
     lives = Lives(kafka, topic(kafka), tmp_path, stop_timeout_ms=int(STOP_S * 1000))

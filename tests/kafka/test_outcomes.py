@@ -12,13 +12,13 @@ from aiorecover.kafka.produce import Answer, ProduceRequest
 RETRIED = {Action.RETRY, Action.MOVED, Action.FOLLOWERS, Action.STALL}
 
 
-def test_what_aiokafka_retries_is_retried() -> None:
+def test_errors_that_aiokafka_retries_are_retried() -> None:
     for code, kind in errors.kafka_errors.items():
         if getattr(kind, "retriable", False) and code in OUTCOMES:
             assert OUTCOMES[code].action in RETRIED, kind
 
 
-def test_what_asks_for_new_metadata_leads_to_it() -> None:
+def test_errors_that_ask_for_new_metadata_lead_to_it() -> None:
     for code, kind in errors.kafka_errors.items():
         if getattr(kind, "invalid_metadata", False) and code in OUTCOMES:
             assert OUTCOMES[code].action is Action.MOVED, kind

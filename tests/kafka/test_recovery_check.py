@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize("check", [True, False], ids=["looked-for", "not-looked-for"])
-async def test_what_kafka_has_is_not_sent_again_after_a_power_cut(
+async def test_records_that_kafka_has_are_not_sent_again_after_a_power_cut(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: bool
 ) -> None:
     name, published = topic(kafka, 3), Published()

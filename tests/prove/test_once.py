@@ -42,7 +42,7 @@ def failing(error: Exception) -> Callable[[], Judged]:
     return judge
 
 
-def test_what_is_proved_leaves_nothing_and_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_proof_that_holds_leaves_nothing_and_ends_with_status_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(lambda: Judged(ok=True, told="records=1")) == (0, [])
     assert "proved: seed=5 records=1" in capsys.readouterr().out
 
@@ -56,7 +56,7 @@ def test_what_is_proved_leaves_nothing_and_status_0(capsys: pytest.CaptureFixtur
     ],
     ids=["broken", "too little", "publisher"],
 )
-def test_what_is_not_proved_keeps_its_directory_and_names_it_with_status_1(
+def test_a_proof_that_fails_keeps_its_directory_names_it_and_ends_with_status_1(
     capsys: pytest.CaptureFixture[str], judge: Callable[[], Judged], said: str
 ) -> None:
     status, kept = ended(judge)

@@ -113,7 +113,9 @@ def test_a_region_whose_head_is_damaged_is_read_all_the_same(tmp_path: Path) -> 
         assert rig.numbers() == list(range(RECORDS))
 
 
-def test_what_no_flush_covered_is_no_damage_after_a_power_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_after_a_power_cut_records_that_no_flush_covered_are_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with Rig(tmp_path, Boots(1)) as rig:
         for number in range(40):
             rig.publish(number)

@@ -154,7 +154,7 @@ def make_instance(path: Path, **content: bytes) -> None:
 # -- which one -------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_made_private(wal: Path) -> None:
+def test_a_directory_is_made_private(wal: Path) -> None:
     with taken(wal / "deep") as directory:
         assert (directory.path, directory.instance) == (wal / "deep" / "0", "0")
         assert [mode(one) for one in (wal / "deep", directory.path)] == [0o700, 0o700]
@@ -197,7 +197,7 @@ def test_a_name_is_taken_and_waited_for(wal: Path) -> None:
         directory.close()
 
 
-def test_the_process_that_has_it_is_told_so(wal: Path) -> None:
+def test_a_process_that_takes_its_own_directory_again_is_refused(wal: Path) -> None:
     with taken(wal, "blue"), pytest.raises(WalLockedError, match=r"this very process .*await stop"):
         Directory.take(wal, instance="blue")
 
@@ -280,7 +280,7 @@ def test_files_moved_away_are_noticed_within_the_second(wal: Path) -> None:
         assert "was removed or replaced" in (directory.replaced() or "")
 
 
-def test_who_looks_in_vain_counts_as_replaced(wal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_fails_counts_as_replaced(wal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with taken(wal) as directory:
 
         def refuse(*arguments: object, **options: object) -> None:
@@ -320,7 +320,7 @@ class Removing(Files):
 
 
 @pytest.mark.parametrize("name", ["lock", "ring"])
-def test_what_is_removed_while_it_is_locked_is_made_anew(wal: Path, name: str) -> None:
+def test_a_file_that_is_removed_while_it_is_locked_is_made_again(wal: Path, name: str) -> None:
     with taken(wal, files=Removing(name, 3)) as directory:
         assert (directory.lost(), directory.replaced(), directory.instance) == (None, None, "0")
     with pytest.raises(WalIOError, match="keeps its inode"):
@@ -383,7 +383,7 @@ def test_a_directory_of_another_program_is_left_alone(wal: Path) -> None:
     assert [one.name for one in (wal / "0").iterdir()] == ["notes"]
 
 
-def test_what_every_user_may_rename_is_refused_with_a_way_out(wal: Path) -> None:
+def test_a_directory_that_every_user_may_rename_is_refused_with_a_remedy(wal: Path) -> None:
     wal.mkdir()
     wal.chmod(0o777)
     with pytest.raises(WalIOError, match=r"name a directory inside it.*chmod o-w") as caught:
@@ -398,7 +398,7 @@ def test_what_every_user_may_rename_is_refused_with_a_way_out(wal: Path) -> None
         assert mode(wal / "0") == 0o700
 
 
-def test_what_a_volume_opened_to_a_group_is_closed_again(wal: Path) -> None:
+def test_a_directory_that_a_volume_opened_to_a_group_is_made_private_again(wal: Path) -> None:
     make_instance(wal / "0", lock=b"", ring=b"")
     (wal / "0").chmod(0o2770)  # Kubernetes does so whenever it mounts a volume with fsGroup
     with taken(wal) as directory:
@@ -520,7 +520,7 @@ def test_no_damaged_byte_is_believed() -> None:
             load(one)
 
 
-def test_what_is_whole_and_makes_no_sense_is_damage() -> None:
+def test_a_checkpoint_that_is_whole_and_makes_no_sense_is_damage() -> None:
     for body in (b"\xc1", msgspec.msgpack.encode({"epoch": "seven"}), msgspec.msgpack.encode([1])):
         with pytest.raises(WalCorruptError):
             load(sealed(body))
@@ -640,7 +640,7 @@ def test_a_kernel_that_shows_another_device_is_understood(wal: Path) -> None:
         assert [one.locked for one in instances(wal, files=Elsewhere())] == [True, False]
 
 
-def test_a_machine_without_proc_locks_shows_nobody(wal: Path) -> None:
+def test_without_proc_locks_no_owner_is_shown(wal: Path) -> None:
     class Bare(Files):
         def read_file(self, path: Path) -> bytes | None:
             return None if path == Path("/proc/locks") else super().read_file(path)

@@ -75,7 +75,7 @@ def test_a_file_that_is_not_to_be_made_is_missed(files: Files, tmp_path: Path) -
     assert os.listdir(tmp_path) == []  # noqa: PTH208
 
 
-def test_what_is_opened_to_be_read_is_not_written(files: Files, tmp_path: Path) -> None:
+def test_a_file_opened_for_reading_is_not_written(files: Files, tmp_path: Path) -> None:
     (tmp_path / "ring").write_bytes(b"as it was")
     fd = files.open(tmp_path / "ring", read_only=True)
     assert files.read(fd, 3, 2) == b"it"
@@ -166,7 +166,7 @@ def test_a_file_is_replaced_by_one_that_is_flushed(
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_a_killed_process_left_of_a_replacement_is_overwritten(files: Files, tmp_path: Path) -> None:
+def test_a_replacement_that_a_killed_process_left_is_overwritten(files: Files, tmp_path: Path) -> None:
     (tmp_path / "checkpoint.new").write_bytes(b"half of what was to be")
     files.replace_file(tmp_path / "checkpoint", b"whole")
     assert files.read_file(tmp_path / "checkpoint") == b"whole"
@@ -290,7 +290,7 @@ def test_room_is_given_back_and_reads_as_zeros(files: Files, fd: int) -> None:
     assert files.read(fd, 0, 20 * PAGE) == b"\xff" * (4 * PAGE) + bytes(8 * PAGE) + b"\xff" * (4 * PAGE)
 
 
-def test_what_the_system_does_not_give_back_is_no_error(files: Files, fd: int) -> None:
+def test_space_that_the_system_does_not_give_back_is_no_error(files: Files, fd: int) -> None:
     files.write(fd, 0, b"\xff" * PAGE)
     assert not files.give_back(fd, 0, 0), "Linux says EINVAL"
     assert files.read(fd, 0, PAGE) == b"\xff" * PAGE
@@ -377,7 +377,7 @@ def test_a_mapping_keeps_no_lock(files: Files, fd: int, tmp_path: Path) -> None:
     mapping.close()
 
 
-def test_what_is_behind_the_end_is_not_mapped(files: Files, fd: int) -> None:
+def test_a_place_after_the_end_is_not_mapped(files: Files, fd: int) -> None:
     files.set_size(fd, 2 * PAGE)
     with pytest.raises(WalIOError, match="the file was cut") as caught:
         files.map(fd, PAGE, 2 * PAGE)
@@ -390,7 +390,7 @@ def test_what_is_behind_the_end_is_not_mapped(files: Files, fd: int) -> None:
 
 
 @pytest.mark.parametrize("number", NO_ROOM, ids=errno.errorcode.get)
-def test_no_room_is_told_from_a_failing_disk(
+def test_no_room_and_a_failing_disk_are_different_errors(
     files: Files, fd: int, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("pwrite", "posix_fallocate", "ftruncate", "open"):
@@ -566,7 +566,7 @@ for use in (Files().names, lambda path: Files().open(path / "lock"), lambda path
 """
 
 
-def test_what_this_user_may_not_use_names_the_way(tmp_path: Path) -> None:
+def test_a_missing_permission_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir(mode=0)
     command = [sys.executable, "-c", FORBIDDEN, str(tmp_path / "theirs")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ from tests.ring.rig import SMALL, Boots, Rig
 SEGMENT_AT = 4096  # of the first segment in a ring
 
 
-def test_it_shows_what_waits_beside_the_owner_and_changes_nothing(tmp_path: Path) -> None:
+def test_inspecting_shows_waiting_records_beside_the_owner_and_changes_nothing(tmp_path: Path) -> None:
     files = Boots(1)
     with Rig(tmp_path, files) as rig:
         for number in range(50):

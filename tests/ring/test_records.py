@@ -136,7 +136,7 @@ def test_aiokafka_reads_what_we_wrote(
 
 @NO_DEADLINE
 @given(rows=ROWS, identity=IDENTITIES, own=st.booleans())
-def test_what_aiokafka_wrote_is_read_and_is_what_we_write(
+def test_a_batch_of_aiokafka_is_read_and_has_the_bytes_that_we_write(
     rows: list[Row],
     identity: tuple[int, int, int] | None,
     own: bool,
@@ -333,13 +333,13 @@ BODY = "00 00 00 01 01 02 00 00"  # key and value null; one header, name and val
         pytest.param("", "00 00 00 01 01 00 00 00", id="bytes after the headers"),
     ],
 )
-def test_what_encode_never_writes_is_damage(length: str, body: str) -> None:
+def test_bytes_that_encode_never_writes_are_damage(length: str, body: str) -> None:
     content = bytes.fromhex(body)
     with pytest.raises(DamagedRecordError, match="at="):
         records.check(bytes.fromhex(length) + content if length else varint(len(content)) + content)
 
 
-def test_what_encode_writes_is_no_damage() -> None:
+def test_bytes_that_encode_writes_are_no_damage() -> None:
     records.check(bytes.fromhex(f"10 {BODY}"))
     records.check(b"")
 
@@ -351,7 +351,7 @@ def test_an_id_whose_length_is_damaged_is_none() -> None:
         records.id_of(record, len(record))
 
 
-def test_what_check_would_find_is_found_without_it() -> None:
+def test_reading_without_check_finds_the_same_damage() -> None:
     for index in (-1, 2**31):
         with pytest.raises(DamagedRecordError, match="its index cannot be"):
             records.decode(records.encode(index, 0, None, None, b"\0"), 0)

@@ -74,7 +74,7 @@ def test_segments_are_reused_only_after_a_flush_that_began_when_all_was_done(tmp
         _publish_much(rig)
 
 
-def test_what_a_lane_holds_is_what_is_not_done_before_any_flush(tmp_path: Path) -> None:
+def test_done_segments_do_not_count_as_held_before_any_flush(tmp_path: Path) -> None:
     """Else dead letters that were purged would still halt lanes until the next flush, also after a start."""
     with Rig(tmp_path, limits=Limits(LIMIT, 0, 2048)) as rig:
         _fill(rig)

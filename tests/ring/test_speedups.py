@@ -315,7 +315,7 @@ def test_a_cursor_that_cannot_be_is_an_error(tmp_path: Path, slot: str, value: o
         store.publish(1)
 
 
-def test_what_is_no_cursor_with_a_key_is_an_error(tmp_path: Path) -> None:
+def test_a_wrong_cursor_is_an_error(tmp_path: Path) -> None:
     with Store(tmp_path, "C") as store:
         cursor = store.ring.lane("a", 0).published
         for found in ((Cursor.__new__(Cursor), b"\1"), (object(), b"\1"), (cursor, 5), (), None):
@@ -419,7 +419,7 @@ def measured(work: Callable[[], None], watched: list[Any]) -> tuple[int, list[in
     return sys.getallocatedblocks() - blocks, changes
 
 
-def test_a_writer_that_nobody_holds_is_collected() -> None:
+def test_a_writer_without_references_is_collected() -> None:
     class Finder:
         made: Any = None
         accept: Any = None

@@ -46,7 +46,7 @@ def numbered(prefix: str, count: int = 200) -> list[bytes]:
 
 
 @pytest.mark.asyncio
-async def test_what_is_sent_is_read_back(kafka: Cluster, topic: TopicFactory) -> None:
+async def test_records_that_are_sent_are_read_back(kafka: Cluster, topic: TopicFactory) -> None:
     name = topic(kafka)
     await send(kafka, name, numbered("sent"))
     records = await read_topic(kafka.bootstrap_servers, name)

@@ -95,7 +95,7 @@ def test_records_of_different_keys_may_change_places_unless_whole_lanes_are_judg
     assert [late.record_id for late in judge(accepted, stand(*swapped), whole_lanes=True).out_of_order] == ["p/1/4"]
 
 
-def test_red_for_an_old_epoch_behind_a_new_one() -> None:
+def test_red_for_an_old_epoch_after_a_new_one() -> None:
     old, new = accept(3), accept(3, epoch=2)
     verdict = judge([*old, *new], stand(*new, *old))
     assert {late.record_id for late in verdict.out_of_order} == {"p/1/1", "p/1/2", "p/1/3"}
@@ -207,7 +207,7 @@ def test_green_for_exactly_the_orders_that_keep_each_key_in_order(order: list[in
 
 
 @pytest.mark.asyncio
-async def test_reading_ends_behind_the_markers_of_transactions(kafka: Cluster, topic: TopicFactory) -> None:
+async def test_reading_ends_after_the_markers_of_transactions(kafka: Cluster, topic: TopicFactory) -> None:
     name = topic(kafka, partitions=1)
     producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers, transactional_id=name)
     await producer.start()

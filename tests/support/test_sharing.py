@@ -71,5 +71,5 @@ def test_tests_of_the_patient_one_may_take_as_long_as_it_takes(number: int, mark
 @pytest.mark.parametrize(
     ("scope", "patient"), [(WORK, True), (SPARK, True), (WAITS, False), (OTHER, False), (BROKERS, False)]
 )
-def test_for_the_patient_one_is_spark_and_what_waits_for_nobody(scope: str, patient: bool) -> None:
+def test_the_patient_process_gets_spark_and_tests_that_never_wait(scope: str, patient: bool) -> None:
     assert is_for_the_patient(scope) == patient

@@ -109,7 +109,7 @@ def test_a_program_that_does_not_what_the_test_waits_for_is_named(program: Calla
         assert stubborn.kill() == []  # a line that it was in the middle of does not count
 
 
-def test_what_a_program_has_started_dies_with_it(program: Callable[[str], CrashingProcess]) -> None:
+def test_processes_that_a_program_has_started_die_with_it(program: Callable[[str], CrashingProcess]) -> None:
     with program("import subprocess; print(subprocess.Popen(['sleep', '60']).pid); input()") as parent:
         child = int(parent.line())
     asyncio.run(until(lambda: not running(child)))
