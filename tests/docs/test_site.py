@@ -3,10 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import aiorecover
+import aiorecover.spark
+import aiorecover.testing
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -26,8 +29,10 @@ def test_every_page_of_docs_is_in_the_menu(site: Path) -> None:
         assert page.stem == "index" or f'href="{page.stem}.html"' in start, page.name
 
 
-def test_the_reference_has_every_public_name(site: Path) -> None:
+@pytest.mark.parametrize("module", [aiorecover, aiorecover.spark, aiorecover.testing], ids=lambda one: one.__name__)
+def test_the_reference_has_every_public_name(site: Path, module: ModuleType) -> None:
     reference = (site / "reference.html").read_text()
-    for name in aiorecover.__all__:
-        where = getattr(aiorecover, name).__module__
-        assert f'id="aiorecover.{name}"' in reference or f'id="{where}.{name}"' in reference, name
+    for name in module.__all__:
+        places = module.__name__, getattr(getattr(module, name), "__module__", "")
+        documented = [f'id="{place}.{name}"' in reference for place in places]
+        assert any(documented) or isinstance(getattr(module, name), str | int), name
