@@ -82,7 +82,10 @@ def test_conflicts_and_what_a_transaction_holds_up_are_said() -> None:
     assert "9 offsets are held up by an open transaction, 4 of the missing" in text
     headline = read(text).find(".//h1")
     assert headline is not None
-    assert headline.attrib["class"] == "lacking"
+    assert (headline.attrib["class"], headline.text) == (
+        "lacking",
+        "5 of 5 records found, 0 missing, 2 ids in conflict",
+    )
 
 
 def test_nothing_is_loaded_and_names_are_text() -> None:
@@ -174,7 +177,7 @@ def test_fewer_records_without_an_id_in_the_table_than_in_the_topics_are_told_an
         return page(found([(0, 5, 0)], compared={"totals": counts | strangers, "absent": []}))
 
     text = drawn(3)
-    assert "without an id: the table has 3 fewer than the topics; they may" in text
+    assert "Without an id: the table has 3 fewer than the topics; they may" in text
     headline = read(text).find(".//h1")
     assert headline is not None
     assert headline.attrib["class"] == "whole"
@@ -182,5 +185,5 @@ def test_fewer_records_without_an_id_in_the_table_than_in_the_topics_are_told_an
 
 
 def test_the_sequences_of_each_epoch_stand_beside_its_counts() -> None:
-    assert "<td>3-2000</td>" in page(found([(0, 5, 0)]))
+    assert "<td>3-2,000</td>" in page(found([(0, 5, 0)]))
     assert "<td>none found</td>" in page(found([(None, 0, 7)]))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["page"]
 
 _WIDTH, _HEIGHT = 960, 240  # of the picture, in its own units: it is as wide as the window
-_LEAST = 3  # a piece that lacks one record of a million must be seen, too
+_LEAST = 5  # a piece that lacks one record of a million must be seen, too
 _EPOCH = ["producer_id", "epoch", "sequences", "expected", "found", "missing", "repeated", "out_of_order"]
 _JUDGED = ["producer_id", "epoch", "first", "last", "count", "verdict", "why"]
 _RANGE = ["producer_id", "epoch", "first", "last", "count"]
@@ -35,13 +35,14 @@ def page(found: dict[str, Any], asked: Mapping[str, str]) -> str:
     """The page's HTML; ``found`` is what the audit says as JSON, with its ``timeline``; ``asked``: of what, and how."""
     loader = jinja2.PackageLoader("aiorecover.cli", "auditing")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"words": _words, "cell": _cell, "time": time_of}
+    environment.filters |= {"words": _words, "cell": _cell, "time": time_of, "sentence": _sentence}
     totals = found["totals"]
     said = [without_id(totals), conflicts(totals), *held_up(totals), *not_known(totals)]
     return environment.get_template("page.html.j2").render(
         asked=asked,
         whole=is_whole(found),
         totals=totals,
+        absent=found["compared"]["totals"]["absent"] if "compared" in found else 0,
         said=list(filter(None, said)),
         picture=_picture(found["timeline"]),
         tables=list(_tables(found)),
@@ -50,7 +51,7 @@ def page(found: dict[str, Any], asked: Mapping[str, str]) -> str:
 
 def _tables(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Title, sentences, columns and rows of each; of what there is none of, only the first two are shown."""
-    epochs = [{**epoch, "sequences": sequences(epoch)} for epoch in found["epochs"]]
+    epochs = [{**epoch, "sequences": _sequences(epoch)} for epoch in found["epochs"]]
     tables: list[tuple[str, list[str], list[str], list[dict[str, Any]]]] = [
         ("Producers and epochs that lack most", [], _EPOCH, epochs),
         ("Missing sequences, the longest ranges", [], _RANGE, found["missing"]),
@@ -131,6 +132,14 @@ def _span(width_s: int) -> str:
         if width_s % seconds == 0:
             return f"{width_s // seconds} {unit}" if width_s > seconds else f"1 {unit[:-1]}"
     return f"{width_s} s"
+
+
+def _sequences(epoch: dict[str, Any]) -> str:
+    return sequences(epoch) if epoch["first"] is None else f"{epoch['first']:,}-{epoch['last']:,}"
+
+
+def _sentence(said: str) -> str:
+    return said[:1].upper() + said[1:]
 
 
 def _words(name: str) -> str:
