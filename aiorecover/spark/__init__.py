@@ -12,11 +12,11 @@
 - `with_record_ids`: ids for rows that Spark's own Kafka sink publishes; `last_ids`: how many an audit is to find.
 - `read_topics`: all that stands in some topics now, as `audit` wants it.
 
-Needs ``pip install 'aiorecover[spark]'`` and Java 17 or newer; to read Kafka, Spark's connector too, of exactly
-pyspark's version: ``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.2``. Everything here is native
-expressions on data frames, so it runs the same in ``local[2]`` and on a cluster, and no Python is needed on the
-executors (the format ``aiorecover``, which reads rings, needs it there). Nothing that grows with the data is
-collected to the driver.
+Needs Spark 3.5 or newer (``pip install 'aiorecover[spark]'``) and Java 17 or newer; to read Kafka, Spark's connector
+too, of exactly pyspark's version: ``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.2``. Everything here is
+native expressions on data frames, so it runs the same in ``local[2]`` and on a cluster, and no Python is needed on the
+executors (the format ``aiorecover``, which reads rings, needs it there). Nothing that grows with the data is collected
+to the driver.
 """
 
 from aiorecover.spark import installed as _installed  # noqa: F401 - first, so that it says what the others lack

@@ -63,7 +63,7 @@ def clear_bits(bits: str, first: str, last: str) -> Column:
 
     Full bytes are passed over: a bucket with few holes costs an eighth of one that is full of them.
     """
-    clear = f"filter(sequence(greatest(i << 3, {first}), least((i << 3) + 7, {last})), b -> not {_IS_SET})"
+    clear = f"filter(sequence(greatest(i * 8, {first}), least(i * 8 + 7, {last})), b -> not {_IS_SET})"
     not_full = (
         f"filter(sequence(shiftright({first}, 3), shiftright({last}, 3)), i -> substring({bits}, i + 1, 1) != X'FF')"
     )
@@ -76,7 +76,7 @@ def set_in_one(bits: str, other: str) -> Column:
     ``bits`` has all that ``other`` has. Equal bytes are passed over.
     """
     first, second = (_IS_SET.format(bits=one, bit="b") for one in (bits, other))
-    places = f"filter(sequence(i << 3, (i << 3) + 7), b -> {first} and not {second})"
+    places = f"filter(sequence(i * 8, i * 8 + 7), b -> {first} and not {second})"
     unequal = f"substring({bits}, i + 1, 1) != substring({other}, i + 1, 1)"
     differ = f"filter(sequence(0, {BUCKET_SIZE // 8 - 1}), i -> {unequal})"
     return F.expr(f"flatten(transform({differ}, i -> {places}))")

@@ -58,14 +58,14 @@ class Files:
         """What stands in a directory; nothing where there is none."""
         if not self.exists(path):
             return []
+        asked = self._gateway.new_array(self._hadoop.fs.Path, 1)  # one path alone gives an array of s3a's own type
+        asked[0] = self._path(path)
         with _asked(path):
-            listed = self._system.listStatus(self._path(path))
+            listed = self._system.listStatus(asked)
         if not len(listed):
             return []
         # All at once: each call of Java's takes its time, and a target has a name for each of its batches.
-        paths = self._gateway.jvm.scala.runtime.ScalaRunTime.genericWrapArray(
-            self._hadoop.fs.FileUtil.stat2Paths(listed)
-        )
+        paths = self._gateway.jvm.scala.Predef.genericWrapArray(self._hadoop.fs.FileUtil.stat2Paths(listed))
         return sorted(one.rpartition("/")[2] for one in str(paths.mkString(_APART)).split(_APART))
 
     def numbers(self, path: str, prefix: str = "") -> list[int]:

@@ -88,6 +88,10 @@ def _reset(place: str, wanted: str, there: str) -> Gone:
     return _expired(wanted, there, place)
 
 
+def _not_fetched(first: str, end: str | None, place: str) -> Gone:
+    return _expired(first, end or "", place)
+
+
 def _named(place: str) -> str:
     """Kafka's ``orders-0``."""
     topic, _, partition = place.strip(",.").rpartition("-")
@@ -97,9 +101,17 @@ def _named(place: str) -> str:
 # As the resources of Spark's connector word it (`KAFKA_DATA_LOSS`); each ends a sentence of theirs.
 _TOLD: list[tuple[re.Pattern[str], Callable[..., Gone]]] = [
     (re.compile(r"Could not read records in offset \[(\S+), (\S+)\) for topic partition (\S+)"), _expired),
-    (re.compile(r"Partition (\S+) offset was changed from (\d+) to (\d+)"), _shrunk),
+    (re.compile(r"Partition (\S+?)(?:'s)? offset was changed from (\d+) to (\d+)"), _shrunk),
     (re.compile(r"Starting offset for (\S+) was (\d+) but consumer reset to (\d+)"), _reset),
     (re.compile(r"Added partition (\S+) starts from (\d+) instead of 0"), _begins_late),
     (re.compile(r"Partitions (.+?) have been deleted"), _deleted),
     (re.compile(r"Cannot find initial offsets for partitions (.+?)\. They may have been deleted"), _deleted),
+    # Spark 3.5:
+    (
+        re.compile(
+            r"Cannot fetch (?:offset |records in \[)(\d+)(?:, (\d+)\))? \(GroupId: [^,]+, TopicPartition: ([^)\s]+)\)"
+        ),
+        _not_fetched,
+    ),
+    (re.compile(r"(?:Cannot find earliest offsets of )?Set\((.+?)\)(?: are gone\.|\. Some data)"), _deleted),
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeGuard
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
@@ -23,7 +23,7 @@ COLUMNS = ["producer_id", "epoch", "last"]
 KnownLast = Mapping[tuple[str, int], int]
 
 _EPOCH = COLUMNS[:2]
-_TYPES = [pa.string(), pa.int32(), pa.int64()]
+_ROWS = "array<struct<producer_id: string, epoch: int, last: bigint>>"
 _PRODUCER = re.compile(ID_PATTERN.partition("/")[0])
 _WORDS = {"producer_id": TEXT, "epoch": WHOLE, "last": WHOLE}
 
@@ -47,9 +47,9 @@ def known_frame(spark: SparkSession, known_last: KnownLast | DataFrame | None) -
     known = known_last or {}
     for epoch, last in known.items():
         _check(epoch, last)
-    columns = [one[0] for one in known], [one[1] for one in known], list(known.values())
-    # Handed over as a whole: rows of Python would need Python on the executors.
-    return spark.createDataFrame(pa.table([pa.array(*typed) for typed in zip(columns, _TYPES, strict=True)], COLUMNS))
+    rows = [{"producer_id": one[0], "epoch": one[1], "last": last} for one, last in known.items()]
+    # Rows of Python would need Python on the executors.
+    return spark.range(1).select(F.inline(F.from_json(F.lit(json.dumps(rows)), _ROWS)))
 
 
 def _check(key: object, last: object) -> None:

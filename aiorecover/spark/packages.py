@@ -9,12 +9,13 @@ import pyspark
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CONNECTOR", "PACKAGES", "packages_for"]
+__all__ = ["CONNECTOR", "PACKAGES", "SPARK", "packages_for"]
 
 PACKAGES = "spark.jars.packages"
 
-_VERSION = pyspark.__version__.rpartition(".")[0]
-_SCALA = "2.12" if _VERSION == "3.5" else "2.13"
+SPARK = pyspark.__version__.rpartition(".")[0]
+"""Spark's major and minor version."""
+_SCALA = "2.12" if SPARK == "3.5" else "2.13"
 _DELTA = {
     "3.5": "io.delta:delta-spark_2.12:3.3.2",
     "4.0": "io.delta:delta-spark_2.13:4.0.0",
@@ -39,9 +40,9 @@ def packages_for(settings: Mapping[str, str], *, kafka: bool = True, chosen: str
     if chosen == "delta":
         added["spark.sql.extensions"] = "io.delta.sql.DeltaSparkSessionExtension"
         added["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        wanted.append(_DELTA.get(_VERSION, ""))
+        wanted.append(_DELTA.get(SPARK, ""))
     if any(value.startswith("org.apache.iceberg.spark.") for value in settings.values()):
-        wanted.append(_ICEBERG.get(_VERSION, ""))
+        wanted.append(_ICEBERG.get(SPARK, ""))
     named = settings.get(PACKAGES, "")
     lacking = [one for one in wanted if one and one.split(":")[1].partition("_")[0] not in named]
     if "spark.jars" not in settings and lacking:

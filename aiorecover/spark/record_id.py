@@ -50,7 +50,7 @@ def parse_record_id(df: DataFrame) -> DataFrame:
         .withColumns(
             {
                 "producer_id": F.when(valid, parts[0]),
-                "epoch": F.when(valid, parts[1].try_cast("int")),
+                "epoch": F.when(valid, F.least(parts[1].cast("bigint"), F.lit(EPOCH_MAX)).cast("int")),
                 "sequence": F.when(valid, parts[2].cast("bigint")),
             }
         )

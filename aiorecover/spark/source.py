@@ -1,6 +1,6 @@
 """Rings as data frames: ``spark.read.format("aiorecover").load(wal_dir)``, live or left behind.
 
-For forensics, and to publish what a machine that died has left. Nothing is locked, changed or sent
+For Spark 4.1 and newer: forensics, and to publish what a machine that died has left. Nothing is locked, changed or sent
 (:mod:`aiorecover.ring.inspect`). Options:
 
 - ``path``: a ``wal_dir``, or one instance directory in it, at the same place on every executor.

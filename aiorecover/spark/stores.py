@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.files import Files
+from aiorecover.spark.packages import SPARK
 from aiorecover.spark.session import clear_errors
 
 if TYPE_CHECKING:
@@ -162,7 +163,11 @@ class Iceberg(_Table):
         snapshot = self._newest_snapshot()
         if self._holds(batch_id, mark):
             return
-        writer = rows.withColumn("batch_id", F.lit(batch_id).cast("bigint")).writeTo(self.name)
+        numbered = rows.withColumn("batch_id", F.lit(batch_id).cast("bigint"))
+        if SPARK == "3.5":  # later ones do it themselves
+            theirs = [field for field in self.read().schema.fields if field.name not in numbered.columns]
+            numbered = numbered.withColumns({field.name: F.lit(None).cast(field.dataType) for field in theirs})
+        writer = numbered.writeTo(self.name)
         told = {"aiorecover.batch": str(batch_id), _MARK: mark}
         writer = writer.options(**{f"snapshot-property.{key}": value for key, value in told.items()})
         if snapshot is not None:

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.spark import audit
+from tests.spark.frames import frame
 
 __all__ = ["Cost", "Planted", "Said", "differences", "measured", "planted", "said", "write"]
 
@@ -93,7 +94,7 @@ def write(spark: SparkSession, what: Planted, directory: Path) -> DataFrame:
 
 
 def _numbers(spark: SparkSession, numbers: Iterable[int]) -> DataFrame:
-    return spark.createDataFrame(pa.table([pa.array(sorted(numbers), pa.int64())], ["id"]))
+    return frame(spark, pa.table([pa.array(sorted(numbers), pa.int64())], ["id"]))
 
 
 # -- what the audit says -----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from aiorecover.errors import ConfigError
 from aiorecover.record_id import EPOCH_MAX, SEQUENCE_MAX
 from aiorecover.spark import audit
 from tests.spark.by_hand import Epoch, Stored, examine, write_files
+from tests.spark.frames import frame
 
 BUCKET = 32_768
 
@@ -161,7 +162,7 @@ def test_from_the_first_on_a_head_is_not_missing_and_a_known_last_may_be_a_data_
     spark: SparkSession, records: DataFrame
 ) -> None:
     columns = {"producer_id": [GONE, GONE, HEADLESS], "epoch": [4, 4, 1], "last": [2, 3, 121]}
-    known = spark.createDataFrame(pa.table(columns))
+    known = frame(spark, pa.table(columns))
     few = records.where("partition = 0 and topic = 'plain'")
     with audit(few, known_last=known, from_first=True, order=False) as found:
         missing = ranges(found.missing)
@@ -182,7 +183,7 @@ def test_a_table_is_audited_by_its_path_and_by_its_name_and_without_places_its_o
     spark: SparkSession, tmp_path: Path
 ) -> None:
     columns = {"producer_id": [WHOLE, WHOLE, None], "epoch": [1, 1, None], "sequence": [1, 3, None]}
-    rows = spark.createDataFrame(pa.table(columns))
+    rows = frame(spark, pa.table(columns))
     rows.write.parquet(str(tmp_path / "table"))
     rows.createOrReplaceTempView("by_name")
     for named in (str(tmp_path / "table"), "by_name"):

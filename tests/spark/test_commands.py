@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark.packages import packages_for
+from aiorecover.spark.packages import SPARK, packages_for
 from aiorecover.spark.session import clear_errors, start_session
 from tests.spark.commands import Command, audit_words, land_words, started_command
 from tests.spark.feed import landing, once, published, shuffled
@@ -25,7 +25,8 @@ from tests.support.cluster import Cluster, TopicFactory
 INT, TERM = signal.SIGINT, signal.SIGTERM
 BOUND_S = 20.0  # eight by its own clocks, of which it takes two or three; the rest is for a busy machine
 MOST_LINES = 30  # Spark's warnings as it starts, its errors in a line each, and our own
-CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+SCALA = "2.12" if SPARK == "3.5" else "2.13"
+CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{pyspark.__version__}"
 
 
 def stopped(command: Command, number: signal.Signals, *, group: bool) -> str:

@@ -10,6 +10,7 @@ from aiorecover.errors import ConfigError
 from aiorecover.record_id import SEQUENCE_MAX
 from aiorecover.spark import audit, compare, timeline
 from tests.spark.feed import P, Q
+from tests.spark.frames import frame
 
 BUCKET = 32_768
 START_S = 1_700_000_000
@@ -35,7 +36,7 @@ def table(spark: SparkSession, identities: set[Identity], repeated: int, strange
     rows: list[Any] = [*identities, *list(identities)[:repeated], *[(None, None, None)] * strangers]
     types = pa.string(), pa.int32(), pa.int64()
     columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
-    return spark.createDataFrame(pa.table(columns, ["producer_id", "epoch", "sequence"]))
+    return frame(spark, pa.table(columns, ["producer_id", "epoch", "sequence"]))
 
 
 def test_what_the_table_lacks_is_named_by_ranges_that_are_as_long_as_they_go(spark: SparkSession) -> None:
@@ -71,7 +72,7 @@ def test_what_is_missing_counts_in_the_moment_of_the_record_beside_it(spark: Spa
         pa.array([sequence for _, sequence, _ in rows], pa.int64()),
         pa.array(when, pa.timestamp("us", tz="UTC")),
     ]
-    records = spark.createDataFrame(pa.table(columns, ["producer_id", "epoch", "sequence", "timestamp"]))
+    records = frame(spark, pa.table(columns, ["producer_id", "epoch", "sequence", "timestamp"]))
     with audit(records, known_last={(P, 1): 105, (GONE, 1): 7}) as found:
         over_time = timeline(records, found.missing, most=12)
         moments = {row[0] and row[0] - START_S: tuple(row[1:]) for row in over_time.moments.collect()}

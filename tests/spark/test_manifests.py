@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from aiorecover.spark import audit, read_manifests
 from tests.spark.feed import P, Q
+from tests.spark.frames import frame
 
 Rows = list[tuple[bytes, bytes | None]]
 Identities = set[tuple[str, int, int]]
@@ -30,14 +31,14 @@ def topic_of(spark: SparkSession, rows: Rows) -> DataFrame:
         "partition": pa.array([sum(key) % 2 for key, _ in rows], pa.int32()),
         "offset": pa.array(range(len(rows)), pa.int64()),
     }
-    return spark.createDataFrame(pa.table(table))
+    return frame(spark, pa.table(table))
 
 
 def records(spark: SparkSession, identities: Identities) -> DataFrame:
     types = {"producer_id": pa.string(), "epoch": pa.int32(), "sequence": pa.int64()}
     columns = zip(*identities, strict=True) if identities else [[], [], []]
     arrays = [pa.array(list(column), kind) for column, kind in zip(columns, types.values(), strict=True)]
-    return spark.createDataFrame(pa.table(arrays, list(types)))
+    return frame(spark, pa.table(arrays, list(types)))
 
 
 def verdicts(spark: SparkSession, rows: Rows, records: DataFrame | str) -> list[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from aiorecover.errors import ConfigError
 from aiorecover.spark import audit, last_ids, read_topics, with_record_ids
 from tests.spark.feed import landing
+from tests.spark.frames import frame
 from tests.support.cluster import Cluster, TopicFactory
 
 ROWS = 2_000
@@ -27,7 +29,7 @@ def orders(spark: SparkSession, seed: int) -> DataFrame:
         "value": [b"%d" % number for number in numbers],
     }
     headers = F.array(F.struct(F.lit("source").alias("key"), F.lit(b"till").alias("value")))
-    return spark.createDataFrame(pa.table(table)).withColumn("headers", headers).repartition(seed)
+    return frame(spark, pa.table(table)).withColumn("headers", headers).repartition(seed)
 
 
 def test_what_tasks_and_jobs_publish_again_is_landed_once_and_the_audit_finds_nothing_missing(
@@ -55,9 +57,11 @@ def test_what_tasks_and_jobs_publish_again_is_landed_once_and_the_audit_finds_no
 
 def test_rows_that_are_equal_in_order_by_end_the_job_and_what_cannot_be_is_said(spark: SparkSession) -> None:
     rows = orders(spark, 3)
-    with pytest.raises(PySparkException, match="rows of the job are equal in order_by, add columns order_by=shop"):
+    with pytest.raises(
+        (PySparkException, Py4JJavaError), match="rows of the job are equal in order_by, add columns order_by=shop"
+    ):
         with_record_ids(rows, job_id="j", order_by=["shop"]).collect()
-    for said, frame, job_id, order_by in [
+    for said, wrong, job_id, order_by in [
         ("name the job", rows, "", ["number"]),
         ("order_by names columns", rows, "j", "number"),
         ("absent=", rows, "j", ["nothing"]),
@@ -65,4 +69,4 @@ def test_rows_that_are_equal_in_order_by_end_the_job_and_what_cannot_be_is_said(
         ("in foreachBatch", spark.readStream.format("rate").load(), "j", ["value"]),
     ]:
         with pytest.raises(ConfigError, match=said):
-            with_record_ids(frame, job_id=job_id, order_by=order_by)
+            with_record_ids(wrong, job_id=job_id, order_by=order_by)

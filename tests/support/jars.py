@@ -1,14 +1,15 @@
 """Fetches the jars of the broker and of Spark's connectors: `python -m tests.support.jars [broker] [spark]`.
 
 Ivy does it, which stands in the pyspark wheel anyway, so that Java is all that a machine must bring: no
-Maven, no Docker. `ivy.xml` beside this file says what is fetched. The result is kept in
-`.cache/jars/<configuration>` of the checkout (or in the directory that the environment variable
-AIORECOVER_JARS names) until `ivy.xml` changes.
+Maven, no Docker. `ivy.xml` beside this file says what is fetched, `ivy_spark35.xml` what Spark 3.5 needs in its
+place. The result is kept in `.cache/jars/<configuration>` of the checkout (or in the
+directory that the environment variable AIORECOVER_JARS names) until its file changes.
 """
 
 import fcntl
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -23,7 +24,8 @@ from pathlib import Path
 
 __all__ = ["JarsError", "JavaMissingError", "broker_jars", "find_java", "spark_jars"]
 
-_IVY_FILE = Path(__file__).with_name("ivy.xml")
+_SPARK35 = "spark35"
+_IVY_FILES = {_SPARK35: "ivy_spark35.xml"}
 _REPOSITORY = Path(__file__).parents[2]
 _STAMP = ".complete"
 _OLDEST_JAVA = 17  # Kafka 4's brokers and Spark 4 are compiled for it
@@ -45,8 +47,8 @@ def broker_jars() -> Path:
 
 
 def spark_jars() -> Path:
-    """The directory with the jars of Spark's Kafka connector and of Iceberg; fetched first likewise."""
-    return _jars("spark")
+    """The directory with the jars of Spark's Kafka connector, Iceberg and Delta; fetched first likewise."""
+    return _jars(_SPARK35 if importlib.metadata.version("pyspark").startswith("3.5.") else "spark")
 
 
 @functools.cache
@@ -73,7 +75,7 @@ def _java_version(java: str) -> int | None:
 
 def _jars(configuration: str) -> Path:
     directory = _cache() / configuration
-    wanted = hashlib.sha256(_IVY_FILE.read_bytes()).hexdigest()
+    wanted = hashlib.sha256(_ivy_file(configuration).read_bytes()).hexdigest()
     if not _is_complete(directory, wanted):
         # Java first: without it there is nothing to wait for.
         find_java()
@@ -123,7 +125,7 @@ def _fetch(configuration: str, directory: Path, wanted: str) -> None:
 def _run_ivy(configuration: str, into: Path) -> None:
     command: list[str | Path] = [
         *(find_java(), "-jar", _ivy()),
-        *("-ivy", _IVY_FILE, "-confs", configuration, "-types", "jar", "bundle"),
+        *("-ivy", _ivy_file(configuration), "-confs", configuration, "-types", "jar", "bundle"),
         *("-retrieve", f"{into}/[artifact]-[revision].[ext]"),
     ]
     said = ""
@@ -148,6 +150,11 @@ def _run_ivy(configuration: str, into: Path) -> None:
     raise JarsError(
         f"jars not fetched, is a Maven repository reachable? {configuration=} tries={len(_PAUSES_S)}\n{said}"
     )
+
+
+def _ivy_file(configuration: str) -> Path:
+    """Which file says what is in it."""
+    return Path(__file__).with_name(_IVY_FILES.get(configuration, "ivy.xml"))
 
 
 def _ivy() -> Path:
