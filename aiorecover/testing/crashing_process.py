@@ -113,6 +113,10 @@ class CrashingProcess:
             status = f"none within {timeout_ms} ms"
         else:
             lines = self._rest(process)
+        if status == -signal.SIGTERM:
+            raise RuntimeError(
+                f"the program does not handle SIGTERM: have it do so, or kill() it command={self._command}"
+            )
         if status != 0:
             raise RuntimeError(f"the program did not end well after SIGTERM status={status} command={self._command}")
         return lines

@@ -31,8 +31,8 @@ async def _read(bootstrap_servers: str, topic: str) -> list[Record]:
     consumer = AIOKafkaConsumer(
         topic, bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest", isolation_level="read_committed"
     )
-    await consumer.start()
     try:
+        await consumer.start()
         ends = await consumer.end_offsets(consumer.assignment())
         found: list[Record] = []
         while any([await consumer.position(partition) < end for partition, end in ends.items()]):

@@ -1,6 +1,7 @@
 """The fixtures for pytest, used as the page says, by a pytest of its own; and what they say of mistakes."""
 
 import asyncio
+import gc
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from aiorecover import RecoverableProducer
 from aiorecover.testing import CrashingProcess, MemoryDisk, MockCluster, read_topic
@@ -95,6 +97,10 @@ def test_a_program_that_does_not_what_the_test_waits_for_is_named(program: Calla
             ending.end()
         with pytest.raises(RuntimeError, match="does not run: start it"):
             ending.kill()
+    with program("import time; print('up', flush=True); time.sleep(60)") as simple:
+        assert simple.line() == "up"
+        with pytest.raises(RuntimeError, match=r"does not handle SIGTERM: have it do so, or kill\(\) it"):
+            simple.end()
     deaf = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.write(1, b'up\\nha'); time.sleep(60)"
     with program(deaf) as stubborn:
         assert stubborn.line() == "up"
@@ -126,6 +132,15 @@ def running(pid: int) -> bool:
 def cluster() -> Iterator[MockCluster]:
     with MockCluster() as cluster:
         yield cluster
+
+
+def test_reading_where_kafka_is_away_is_an_error_and_leaves_nothing_open(capfd: pytest.CaptureFixture[str]) -> None:
+    with MockCluster() as cluster:
+        cluster.broker_down()
+        with pytest.raises(KafkaConnectionError, match="Unable to bootstrap"):
+            read_topic(cluster.bootstrap_servers, "orders")
+    gc.collect()
+    assert "Unclosed" not in capfd.readouterr().err
 
 
 @pytest.mark.asyncio
