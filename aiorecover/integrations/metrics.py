@@ -7,11 +7,12 @@ would translate it, so that the dashboard and the alerts in examples/ops/ fit ei
 import weakref
 from collections.abc import Iterator
 from enum import Enum
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
-from aiorecover import ClosedError, RecoverableProducer, Statistics
+from aiorecover import ClosedError, Statistics
 
-__all__ = ["STATES", "TABLE", "WAL_PATH", "Kind", "Metric", "read"]
+__all__ = ["STATES", "TABLE", "WAL_PATH", "Kind", "Metric", "Watchable", "read"]
 
 WAL_PATH: Final = "wal_path"  # the label that tells producers apart: workers and restarts of one service
 STATES: Final = (
@@ -23,6 +24,17 @@ STATES: Final = (
     "stopping",
 )  # in which there is something
 _SUFFIX: Final = {"By": "_bytes", "s": "_seconds"}
+
+
+class Watchable(Protocol):
+    """A producer, that of `aiorecover` or of `aiorecover.sync`."""
+
+    @property
+    def wal_path(self) -> Path | None:
+        """Its directory; None before it starts."""
+
+    def statistics(self) -> Statistics:
+        """Return what the metrics show."""
 
 
 class Kind(Enum):
@@ -95,7 +107,7 @@ TABLE: Final = (
 )
 
 
-def read(producers: "weakref.WeakSet[RecoverableProducer]") -> list[tuple[dict[str, str], Statistics]]:
+def read(producers: "weakref.WeakSet[Watchable]") -> list[tuple[dict[str, str], Statistics]]:
     """Return labels and statistics of the producers that run."""
     found = []
     for producer in list(producers):

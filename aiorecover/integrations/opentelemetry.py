@@ -11,8 +11,8 @@ from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter, get_meter_provider
 
-from aiorecover import RecoverableProducer, Statistics, __version__
-from aiorecover.integrations.metrics import TABLE, Kind, Metric, read
+from aiorecover import Statistics, __version__
+from aiorecover.integrations.metrics import TABLE, Kind, Metric, Watchable, read
 
 __all__ = ["watch"]
 
@@ -21,7 +21,7 @@ SHARED_S: Final = 0.1  # the instruments of one collection share one look at the
 _watched: "weakref.WeakKeyDictionary[MeterProvider, Watched]" = weakref.WeakKeyDictionary()
 
 
-def watch(producer: RecoverableProducer, meter_provider: MeterProvider | None = None) -> None:
+def watch(producer: Watchable, meter_provider: MeterProvider | None = None) -> None:
     """Observe a producer until it is stopped; its ``wal_path`` is an attribute. Costs nothing but at a collection.
 
     ``meter_provider``: None for the global one.
@@ -41,7 +41,7 @@ class Watched:
     """The producers of one provider, as its instruments observe them."""
 
     def __init__(self) -> None:
-        self.producers: weakref.WeakSet[RecoverableProducer] = weakref.WeakSet()
+        self.producers: weakref.WeakSet[Watchable] = weakref.WeakSet()
         self._read: list[tuple[dict[str, str], Statistics]] = []
         self._read_at = float("-inf")
 

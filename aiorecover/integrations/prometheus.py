@@ -11,15 +11,14 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from aiorecover import RecoverableProducer
-from aiorecover.integrations.metrics import TABLE, WAL_PATH, Kind, Metric, read
+from aiorecover.integrations.metrics import TABLE, WAL_PATH, Kind, Metric, Watchable, read
 
 __all__ = ["watch"]
 
 _collectors: "weakref.WeakKeyDictionary[CollectorRegistry, ProducerCollector]" = weakref.WeakKeyDictionary()
 
 
-def watch(producer: RecoverableProducer, registry: CollectorRegistry = REGISTRY) -> None:
+def watch(producer: Watchable, registry: CollectorRegistry = REGISTRY) -> None:
     """Export a producer until it is stopped; its ``wal_path`` is a label. Costs nothing but at a scrape.
 
     Raises:
@@ -38,7 +37,7 @@ class ProducerCollector(Collector):
     """A registry asks it at a scrape; `watch` adds to its ``producers``."""
 
     def __init__(self) -> None:
-        self.producers: weakref.WeakSet[RecoverableProducer] = weakref.WeakSet()
+        self.producers: weakref.WeakSet[Watchable] = weakref.WeakSet()
 
     def describe(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Yield the metrics without samples."""

@@ -72,8 +72,9 @@ def producer_of(app: Any) -> RecoverableProducer:
     """
     producer: RecoverableProducer | None = getattr(app.state, "producer", None)
     if producer is None:
-        message = "the application has no producer: give it lifespan=lifespan(...), and in tests enter the client"
-        raise RecoverError(f"{message} (with TestClient(app) as client) app={type(app).__qualname__}")
+        message = "the application has no producer: give it lifespan=lifespan(...); in tests enter the client"
+        more = "(with TestClient(app) as client); a mounted application needs its own state.producer"
+        raise RecoverError(f"{message} {more} app={type(app).__qualname__}")
     return producer
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from aiorecover import (
     ClosedError,
@@ -19,6 +20,7 @@ from aiorecover import (
     PermanentDeliveryError,
     RecoverError,
 )
+from aiorecover.integrations.prometheus import watch
 from aiorecover.sync import RecoverableProducer
 from aiorecover.testing import ApiKey, MockCluster
 from tests.support import admin
@@ -179,6 +181,22 @@ def test_sources_are_remembered_from_life_to_life(cluster: MockCluster, tmp_path
         with RecoverableProducer(tmp_path, bootstrap_servers=cluster.bootstrap_servers) as producer:
             assert list(producer.source_positions().values()) == ([life] if life else [])
             producer.publish(TOPIC, b"made", source=("raw", 0, life))
+
+
+def test_its_metrics_are_those_of_the_life_that_runs(cluster: MockCluster, tmp_path: Path) -> None:
+    registry, producer = CollectorRegistry(), RecoverableProducer(tmp_path, bootstrap_servers=cluster.bootstrap_servers)
+    watch(producer, registry)
+
+    def accepted() -> float | None:
+        path = {"wal_path": str(producer.wal_path)}
+        return registry.get_sample_value("aiorecover_records_accepted_total", path)
+
+    for records in (1, 2):
+        assert accepted() is None
+        with producer:
+            for _ in range(records):
+                producer.publish(TOPIC, b"v")
+            assert accepted() == records
 
 
 def test_a_script_that_ends_without_stop_ends_at_once_and_loses_nothing(cluster: MockCluster, tmp_path: Path) -> None:
