@@ -14,7 +14,7 @@ from opentelemetry import propagate
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvider, get_current_span, get_tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from aiorecover import DeliveryReport, EncodeError, __version__
+from aiorecover import ConfigError, DeliveryReport, EncodeError, __version__
 
 __all__ = ["Traced", "delivery_spans", "traced"]
 
@@ -70,7 +70,12 @@ def delivery_spans(then: OnDelivery | None = None, tracer_provider: TracerProvid
         then: an ``on_delivery`` of your own.
         tracer_provider: None for the global one.
 
+    Raises:
+        ConfigError: ``then`` is no function.
+
     """
+    if not callable(then) and then is not None:
+        raise ConfigError(f"then must be a function: say on_delivery=delivery_spans() type={type(then).__qualname__}")
     tracer = get_tracer("aiorecover", __version__, tracer_provider)
 
     def on_delivery(report: DeliveryReport) -> Awaitable[None] | None:

@@ -174,6 +174,16 @@ async def test_a_context_that_is_no_dict_is_refused() -> None:
         traced(context="mine")  # type: ignore[arg-type]
 
 
+async def test_a_function_that_was_not_called_is_named_at_the_first_report(
+    cluster: MockCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "on_delivery": delivery_spans}
+    async with RecoverableProducer(tmp_path, **options) as producer:
+        await (await producer.publish(TOPIC, b"v")).delivered(timeout_ms=20_000)
+    assert "on_delivery_failed" in caplog.text
+    assert "say on_delivery=delivery_spans()" in caplog.text
+
+
 @pytest_asyncio.fixture
 async def instrumented(cluster: MockCluster) -> AsyncIterator[tuple[AIOKafkaConsumer, Exported]]:
     """A consumer of aiokafka under the usual instrumentation."""
