@@ -82,7 +82,7 @@ def test_the_page_has_every_command_and_no_other() -> None:
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         found |= {f"{name} {verb}" for verb in getattr(command, "commands", {})} or {name}
     page = (REPOSITORY / "docs" / "command_line.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `([a-z -]+)` \|", page, re.MULTILINE)) == found
+    assert set(re.findall(r"^\| `([a-z][a-z -]*)` \|", page, re.MULTILINE)) == found
 
 
 def test_each_command_says_what_its_exit_status_means() -> None:
