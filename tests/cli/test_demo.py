@@ -122,7 +122,7 @@ async def test_a_demo_that_finds_a_record_missing_fails_and_keeps_the_directory(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(view, "FIGURES_S", 0.0)
     console = Console(file=io.StringIO(), record=True, width=100)
-    outcome = await demo_command.run(demo_command.Options(600, 1_000, None, None, None, seed=1), View(console))
+    outcome = await demo_command.run(demo_command.Options(2_000, 1_000, None, None, None, seed=1), View(console))
     assert (outcome.verdict.missing, outcome.verdict.good) == (1, False)
     assert str(tmp_path) in (outcome.kept or "")
     show_verdict(console, outcome)
