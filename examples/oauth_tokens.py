@@ -19,7 +19,7 @@ from aiorecover import RecoverableProducer
 
 
 class ClientCredentials(AbstractTokenProvider):
-    """Asks in a thread, and anew once four fifths of a token's life are over."""
+    """Asks in a thread, and again once four fifths of a token's life are over."""
 
     def __init__(self, url: str, client_id: str, client_secret: str) -> None:
         asked = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": client_secret}

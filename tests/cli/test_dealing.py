@@ -100,7 +100,7 @@ def test_nothing_is_discarded_without_yes_and_all_with_it(tmp_path: Path) -> Non
 
 @pytest.fixture
 def letters(cluster: MockCluster, tmp_path: Path) -> list[str]:
-    """The ids of two letters that a service has left; a record waits behind them."""
+    """Return the ids of two letters that a service has left; a record waits after them."""
 
     async def refuse() -> list[str]:
         options: Any = {"bootstrap_servers": cluster.bootstrap_servers, "stop_timeout_ms": 0}

@@ -1,4 +1,4 @@
-"""Work that a signal ends: the result, the status, how long it takes, and who is left, of small programs."""
+"""Work that a signal ends: result, status, time, and the processes that are left, of small programs."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ except StoppedError as stopped:
     print("stopped", flush=True)
     sys.exit(stopped.status)
 """
-DEFAULT = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # whatever those have who run the tests
+DEFAULT = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # whatever the caller of the tests has set
 OBEYS, DEAF = ":", "trap '' TERM"
 HANGS = "time.sleep(1000)"
 RETURNS = "ended.set()"

@@ -1,4 +1,4 @@
-"""What the tests of the examples' consumers have in common: a topic with repeats, and a consumer in its own process."""
+"""Shared by the tests of the examples' consumers: a topic with repeats, and a consumer in its own process."""
 
 import json
 import os

@@ -17,7 +17,7 @@ __all__ = ["POINTS"]
 
 POINTS: Final = ("in the middle of the sales", "when all is sold", "before the commit", "after the commit")
 _WHICH = 2  # of the transactions of a life
-_SALES = 5  # some before that one, and more behind it
+_SALES = 5  # some before that one, and more after it
 
 
 class _Dying(sqlite3.Connection):

@@ -54,7 +54,7 @@ class Booking:
             other.end_well()
 
     def faults(self) -> list[str]:
-        """What was not booked exactly once, order by order."""
+        """Name the orders that were not booked exactly once."""
         wanted = {f"tea {number}": number for number in range(1, self._sold + 1)}
         found: dict[str, int] = dict(self.rows("SELECT item, count FROM sold"))
         return [
@@ -64,7 +64,7 @@ class Booking:
         ]
 
     def rows(self, question: str) -> list[tuple[Any, ...]]:
-        """Of the database; none while its tables are not there yet."""
+        """Return rows of the database; none while its tables are not there yet."""
         not_there_yet = contextlib.suppress(sqlite3.OperationalError)
         with contextlib.closing(sqlite3.connect(self._database, timeout=30)) as connection, not_there_yet:
             return connection.execute(question).fetchall()
@@ -72,7 +72,7 @@ class Booking:
 
 
 async def leave(kafka: Cluster) -> None:
-    """Who was killed is still in the group: the next one would wait for ten seconds."""
+    """A killed consumer is still in the group: the next one would wait for ten seconds."""
     client = AIOKafkaClient(bootstrap_servers=kafka.bootstrap_servers)
     await client.bootstrap()
     try:

@@ -176,7 +176,7 @@ class Reading:
         return Consumer(example, self._environ, self._out, arguments=["0", "1"] if example == "etl_worker" else [])
 
     def counts(self, example: str) -> list[int]:
-        """Of the orders that something has come of, in no order; of one that was booked twice the double."""
+        """Return the counts of the booked orders, sorted; an order that was booked twice has the double."""
         if example == "etl_worker":
             found = asyncio.run(read_topic(self._servers, self._totals))
             return sorted(json.loads(record.value or b"{}")["total"] for record in found)

@@ -1,4 +1,4 @@
-"""What runs the example of a web service: held to the schemas, to the service itself, and to each other."""
+"""The files that deploy the example of a web service: they fit the schemas, the service, and each other."""
 
 import re
 from collections.abc import Iterator

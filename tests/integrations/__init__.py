@@ -1,1 +1,1 @@
-"""What `aiorecover.integrations` promises."""
+"""The promises of `aiorecover.integrations`."""

@@ -39,7 +39,7 @@ JSON = (
 
 
 def order_class() -> Any:
-    """What protoc makes of a message Order with a field item."""
+    """Return the class that protoc makes of a message Order with a field item."""
     file = descriptor_pb2.FileDescriptorProto(name="aiorecover_order.proto", package="shop", syntax="proto3")
     field = file.message_type.add(name="Order").field.add(name="item", number=1)
     field.type, field.label = field.TYPE_STRING, field.LABEL_OPTIONAL
