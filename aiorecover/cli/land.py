@@ -76,7 +76,12 @@ def run(options: Options, console: Console) -> int:
 
     def start() -> SparkSession:
         return start_session(
-            "aiorecover land", options.master, settings, chosen=options.format, verbose=options.verbose
+            "aiorecover land",
+            options.master,
+            settings,
+            chosen=options.format,
+            paths=[options.target, options.checkpoint],
+            verbose=options.verbose,
         )
 
     def work(spark: SparkSession) -> None:

@@ -36,13 +36,15 @@ def start_session(
     *,
     kafka: bool = True,
     chosen: str | None = None,
+    paths: Sequence[str] = (),
     verbose: bool = False,
 ) -> SparkSession:
     """A session with the Kafka connector of pyspark's version; it is fetched unless ``settings`` name it, or jars.
 
     ``kafka``: False where nothing is read from Kafka, so that no connector is fetched. ``chosen``: the format of a
-    table, whose package is fetched likewise (:mod:`aiorecover.spark.packages`). ``master`` is Spark's, for
-    example ``local[*]``; None leaves it to ``settings`` and the environment. ``verbose`` shows what Spark says.
+    table, and ``paths``: what is read and written, whose packages are fetched likewise
+    (:mod:`aiorecover.spark.packages`). ``master`` is Spark's, for example ``local[*]``; None leaves it to
+    ``settings`` and the environment. ``verbose`` shows what Spark says.
 
     Raises:
         ConfigError: there is no Java that will do, Spark does not start, or it is another version than pyspark.
@@ -52,7 +54,7 @@ def start_session(
     where = {} if master is None else {"spark.master": master}
     # Progress bars and the console's pictures are for Spark's own shell.
     quiet = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
-    packages = packages_for(settings, kafka=kafka, chosen=chosen)
+    packages = packages_for(settings, kafka=kafka, chosen=chosen, paths=paths)
     session = _started({"spark.app.name": name, **where, **quiet, **settings, **packages}, verbose=verbose)
     session.sparkContext.setLogLevel("WARN" if verbose else "ERROR")
     if session.version != pyspark.__version__:

@@ -1,7 +1,6 @@
 """Nonsense on the command line: one clear line and status 2, of every command, and the page that lists them all."""
 
 import asyncio
-import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from typer.testing import CliRunner
 
 from aiorecover import RecoverableProducer
 from aiorecover.cli.app import app
-from tests.test_readme import REPOSITORY
 
 NOWHERE = "127.0.0.1:1"
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -74,15 +72,6 @@ def test_a_wrong_option_is_named_in_one_line(
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, done.stdout.strip(), done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert says in done.stderr
-
-
-def test_the_page_has_every_command_and_no_other() -> None:
-    group = typer.main.get_command(app)
-    found = set()
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
-        found |= {f"{name} {verb}" for verb in getattr(command, "commands", {})} or {name}
-    page = (REPOSITORY / "docs" / "command_line.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `([a-z][a-z -]*)` \|", page, re.MULTILINE)) == found
 
 
 def test_each_command_says_what_its_exit_status_means() -> None:

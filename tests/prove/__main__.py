@@ -13,6 +13,7 @@ PROOFS = {
     "outages": "all brokers gone for ten minutes under load: memory flat, resumed at once, nothing lost",
     "etl": "workers from topic to topic, killed 200 times while they move records: each exactly once",
     "landing": "two million records, some twice in Kafka, landed while drivers are killed: each once in the table",
+    "s3": "the same in Delta and Iceberg on S3, with Spark's checkpoint there, too",
     "spark35": "the tests of landing and audits on Spark 3.5, in an environment of its own; arguments are pytest's",
     "pipeline": "producers, brokers and Spark drivers killed between publish and the table: nothing is missing there",
     "sanitize": "the writer in C with the address and undefined-behaviour sanitizers, under its tests",

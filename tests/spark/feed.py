@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaProducer
 from pyspark.sql import SparkSession
 
 from aiorecover.spark import Landed, land
+from tests.spark.buckets import stored
 from tests.support.cluster import Cluster
 
 __all__ = ["ROWS", "P", "Q", "Rows", "landing", "once", "published", "shuffled"]
@@ -58,7 +59,7 @@ def landing(
         spark,
         [topic] if isinstance(topic, str) else topic,
         target or directory / "table",
-        directory / "checkpoint",
+        stored(directory / "checkpoint"),
         bootstrap_servers=kafka.bootstrap_servers,
         available_now=True,
         **{"max_offsets_per_trigger": ROWS, "on_batch": told.append, **options},

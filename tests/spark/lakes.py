@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.spark.stores import Delta, Iceberg, Parquet, Store
+from tests.spark.buckets import stored
 
 __all__ = ["KINDS", "Lake", "lake"]
 
@@ -75,5 +76,5 @@ class Lake:
 
 def lake(spark: SparkSession, kind: str, directory: Path) -> Lake:
     """One of this format, in the directory."""
-    target = f"lake.tests.t{os.urandom(4).hex()}" if kind == "iceberg" else str(directory / "table")
+    target = f"lake.tests.t{os.urandom(4).hex()}" if kind == "iceberg" else stored(directory / "table")
     return Lake(spark, kind, target)

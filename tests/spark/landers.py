@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from tests.spark.buckets import numbered, stored
 from tests.spark.machines import MASTER, Machines, executors_of
 from tests.spark.settings import command_words
 
@@ -45,7 +46,7 @@ class Lander:
     @property
     def target(self) -> str:
         """The table."""
-        return "lake.proof.records" if self.format == "iceberg" else str(self.directory / "table")
+        return "lake.proof.records" if self.format == "iceberg" else stored(self.directory / "table")
 
     @property
     def log(self) -> Path:
@@ -55,7 +56,7 @@ class Lander:
     def start(self, *, available_now: bool) -> "Driver":
         """Start one; with ``available_now`` it ends when all is landed."""
         words = ["--bootstrap-servers", self.bootstrap_servers, "--target", self.target]
-        words += ["--checkpoint", str(self.directory / "checkpoint"), "--format", self.format]
+        words += ["--checkpoint", stored(self.directory / "checkpoint"), "--format", self.format]
         words += ["--max-offsets-per-trigger", str(self.batch_records)]
         words += [word for topic in self.topics for word in ("--topic", topic)]
         words += command_words(self.directory, *([] if self.machines is None else [MASTER]))
@@ -82,14 +83,16 @@ class Lander:
 
     def batch_s(self) -> float:
         """How long the last batch took that is done."""
-        done, query = str(self.done()), self.directory / "checkpoint" / "query"
-        if done == "-1":
+        done = self.done()
+        if done < 0:
             return _BATCH_S
-        return max(0.0, (query / "commits" / done).stat().st_mtime - (query / "offsets" / done).stat().st_mtime)
+        return max(0.0, self._written("commits")[done] - self._written("offsets")[done])
 
     def _last(self, name: str) -> int:
-        files = (self.directory / "checkpoint" / "query" / name).glob("[0-9]*")
-        return max((int(file.name) for file in files if file.name.isdigit()), default=-1)
+        return max(self._written(name), default=-1)
+
+    def _written(self, name: str) -> dict[int, float]:
+        return numbered(self.directory / "checkpoint" / "query" / name)
 
 
 class Driver:

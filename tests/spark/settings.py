@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests.spark.buckets import bucket_settings, stored
 from tests.support.classes import archive_of, sharing
 from tests.support.jars import find_java, spark_jars
 
@@ -25,12 +26,16 @@ _PYSPARK = Path(pyspark.__file__).parent / "jars"
 
 
 def session_settings(directory: Path) -> dict[str, str]:
-    jars = sorted(spark_jars().glob("*.jar"))
+    settings = {**_settings(directory), **(in_bucket := bucket_settings(directory))}
+    jars = [*map(str, sorted(spark_jars().glob("*.jar"))), *filter(None, [in_bucket.get("spark.jars")])]
+    return {**settings, "spark.jars": ",".join(jars)}
+
+
+def _settings(directory: Path) -> dict[str, str]:
     return {
-        "spark.jars": ",".join(map(str, jars)),
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.type": "hadoop",
-        "spark.sql.catalog.lake.warehouse": str(directory / "lake"),
+        "spark.sql.catalog.lake.warehouse": stored(directory / "lake"),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Fifty of the default for each read of a small table.

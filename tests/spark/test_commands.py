@@ -98,6 +98,12 @@ IVY = """<ivysettings><settings defaultResolver="only"/><resolvers>
 <ibiblio name="only" m2compatible="true" root="http://127.0.0.1:1/"/></resolvers></ivysettings>"""
 
 
+def hadoop_version() -> str:
+    """Of the jars that pyspark brings."""
+    client = next((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar"))
+    return client.stem.removeprefix("hadoop-client-api-")
+
+
 def last_line(tmp_path: Path, before: str = "", settings: Sequence[str] = (), **environment: str) -> str:
     """Return the last line of an `audit` that is refused, in a process of its own."""
     start = f"{before}\nimport sys\nfrom aiorecover.cli import main; sys.argv[0] = 'aiorecover'; main()"
@@ -136,6 +142,8 @@ def test_the_connector_is_fetched_unless_it_is_brought_and_a_line_says_where_it_
     assert packages_for({"spark.jars.packages": "org:x:1"}) == {"spark.jars.packages": f"org:x:1,{CONNECTOR}"}
     iceberg = packages_for({"spark.sql.catalog.x": "org.apache.iceberg.spark.SparkCatalog"}, kafka=False)
     assert iceberg["spark.jars.packages"].startswith("org.apache.iceberg:iceberg-spark-runtime-")
+    on_s3 = packages_for({}, kafka=False, paths=["s3a://bucket/table", "/local"])["spark.jars.packages"]
+    assert on_s3 == f"org.apache.hadoop:hadoop-aws:{hadoop_version()}"
     (tmp_path / "ivy.xml").write_text(IVY)
     settings = [f"spark.jars.ivy={tmp_path / 'ivy'}", f"spark.jars.ivySettings={tmp_path / 'ivy.xml'}"]
     line = last_line(tmp_path, settings=settings)

@@ -2,7 +2,7 @@
 
 Ivy does it, which stands in the pyspark wheel anyway, so that Java is all that a machine must bring: no
 Maven, no Docker. `ivy.xml` beside this file says what is fetched, `ivy_spark35.xml` what Spark 3.5 needs in its
-place. The result is kept in `.cache/jars/<configuration>` of the checkout (or in the
+place, `ivy_s3.xml` what S3 needs. The result is kept in `.cache/jars/<configuration>` of the checkout (or in the
 directory that the environment variable AIORECOVER_JARS names) until its file changes.
 """
 
@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["JarsError", "JavaMissingError", "broker_jars", "find_java", "spark_jars"]
+__all__ = ["JarsError", "JavaMissingError", "broker_jars", "find_java", "s3_jars", "spark_jars"]
 
-_SPARK35 = "spark35"
-_IVY_FILES = {_SPARK35: "ivy_spark35.xml"}
+_SPARK35, _S3 = "spark35", "s3"
+_IVY_FILES = {_SPARK35: "ivy_spark35.xml", _S3: "ivy_s3.xml"}
 _REPOSITORY = Path(__file__).parents[2]
 _STAMP = ".complete"
 _OLDEST_JAVA = 17  # Kafka 4's brokers and Spark 4 are compiled for it
@@ -49,6 +49,11 @@ def broker_jars() -> Path:
 def spark_jars() -> Path:
     """The directory with the jars of Spark's Kafka connector, Iceberg and Delta; fetched first likewise."""
     return _jars(_SPARK35 if importlib.metadata.version("pyspark").startswith("3.5.") else "spark")
+
+
+def s3_jars() -> Path:
+    """The directory with the jars of Hadoop's file system s3a; fetched first likewise."""
+    return _jars(_S3)
 
 
 @functools.cache

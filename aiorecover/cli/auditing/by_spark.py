@@ -54,6 +54,7 @@ def run_spark(options: Options, known_last: dict[tuple[str, int], int]) -> dict[
                 options.master or "local[*]",
                 settings,
                 kafka=topics or told,
+                paths=[] if options.table is None else [options.table],
                 verbose=options.verbose,
             ),
             lambda spark: _convertible(spark, options, known_last),
