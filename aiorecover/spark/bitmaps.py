@@ -20,7 +20,6 @@ __all__ = [
     "bit_of",
     "bucket_of",
     "clear_bits",
-    "first_bits",
     "is_set",
     "joined",
     "ranges_in",
@@ -43,14 +42,6 @@ def bucket_of(sequence: Column) -> Column:
 def bit_of(sequence: Column) -> Column:
     """The place of the sequence in its bucket: 0 to 32,767."""
     return F.bitmap_bit_position(sequence)
-
-
-def first_bits(count: str) -> Column:
-    """A bitmap of which so many places from the first on are set; the name of a column of ints."""
-    full, rest = f"cast({count} div 8 as int)", f"cast({count} % 8 as int)"
-    border = f"if({rest} > 0, unhex(lpad(hex(shiftleft(1, {rest}) - 1), 2, '0')), X'')"
-    clear = f"unhex(repeat('00', {BUCKET_SIZE // 8} - cast(({count} + 7) div 8 as int)))"
-    return F.expr(f"concat(unhex(repeat('FF', {full})), {border}, {clear})")
 
 
 def is_set(bits: str, bit: str) -> Column:
