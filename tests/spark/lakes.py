@@ -4,11 +4,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
@@ -48,30 +44,17 @@ class Lake:
         return Counter(one[0] for one in found)
 
     def change(self, *, left_out: int, again: int, other: int) -> None:
-        """By hand: leave out a record, repeat one, and repeat one with another value; all by their sequences."""
-        rows = self.rows().where("epoch = 1").drop("batch_id").withColumn("batch_id", F.lit(0).cast("bigint"))
-        added = rows.where(F.col("sequence").isin(again, other))
+        """By hand: leave out a record, repeat one, and repeat one with another value; by their sequences."""
+        rows = self.rows().localCheckpoint()  # what is written over cannot be read meanwhile
+        ours = F.col("epoch") == 1
+        added = rows.where(ours & F.col("sequence").isin(again, other))
         added = added.withColumn("value", F.when(F.col("sequence") == other, b"forged").otherwise(F.col("value")))
-        if self.format == "parquet":
-            self._rewrite([one.asDict(recursive=True) for one in added.drop("batch_id").collect()], left_out)
-            return
-        where = f"epoch = 1 AND sequence = {left_out}"
+        left = rows.where(~F.coalesce(ours & (F.col("sequence") == left_out), F.lit(False)))
+        changed = left.unionByName(added)
         if self.format == "iceberg":
-            added.writeTo(self.target).append()
-            self.spark.sql(f"DELETE FROM {self.target} WHERE {where}")  # noqa: S608 - of our own
+            changed.writeTo(self.target).overwrite(F.lit(True))
         else:
-            added.write.format("delta").mode("append").save(self.target)
-            self.spark.sql(f"DELETE FROM delta.`{self.target}` WHERE {where}")  # noqa: S608 - of our own
-
-    def _rewrite(self, added: list[dict[str, Any]], left_out: int) -> None:
-        for file in Path(self.target).glob("batch_id=*/*.parquet"):
-            table = pq.ParquetFile(file).read()
-            gone = pc.and_(pc.equal(table["epoch"], 1), pc.equal(table["sequence"], left_out))
-            kept = table.filter(pc.fill_null(pc.invert(gone), True))
-            if len(kept) < len(table):
-                changed = pa.concat_tables([kept, pa.Table.from_pylist(added, kept.schema)])
-                pq.write_table(changed, file, use_deprecated_int96_timestamps=True)  # as Spark does
-                file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+            changed.write.format(self.format).mode("overwrite").save(self.target)
 
 
 def lake(spark: SparkSession, kind: str, directory: Path) -> Lake:
