@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.manifests import VERSION
+from aiorecover.spark.bitmaps import joined
 from aiorecover.spark.handed_over import WHOLE, check_columns, check_frame
 from aiorecover.spark.persisted import Persisted
 
@@ -134,7 +135,9 @@ def judge(missing: DataFrame, epochs: DataFrame, ranges: DataFrame) -> DataFrame
         _edge(epochs.withColumn("kind", F.lit("told")), F.lit(0), 1),
         _edge(epochs.where("sealed_at is not null").withColumn("kind", F.lit("gone")), F.col("sealed_at") + 1, 1),
     ]
-    return _joined(_cut(reduce(DataFrame.unionByName, edges)))
+    told_alike = ["verdict", "why"]
+    pieces = joined(_cut(reduce(DataFrame.unionByName, edges)), [*_EPOCH, *told_alike])
+    return pieces.select(*_EPOCH, "first", "last", "count", *told_alike)
 
 
 def unknown(producers: DataFrame, epochs: DataFrame, told: Sequence[DataFrame]) -> DataFrame:
@@ -205,21 +208,3 @@ def _why() -> Column:
     lost = ~F.col(BEHIND) & F.col("told") & ~F.col("dead_lettered") & ~F.col("skipped")
     why = F.when(F.col("damaged"), "damaged").when(F.col("settled"), "settled").when(F.col("gone"), "gone")
     return F.when(lost, why)
-
-
-def _joined(pieces: DataFrame) -> DataFrame:
-    """What is said alike of two pieces that touch is one."""
-    in_order = Window.partitionBy(*_EPOCH).orderBy("first")
-    before = {name: F.lag(name).over(in_order) for name in ("last", "verdict", "why")}
-    goes_on = (
-        (before["last"] == F.col("first") - 1)
-        & (before["verdict"] == F.col("verdict"))
-        & before["why"].eqNullSafe(F.col("why"))
-    )
-    begins = F.when(F.coalesce(goes_on, F.lit(False)), 0).otherwise(1)  # noqa: FBT003 - a literal
-    numbered = pieces.withColumn("begins", begins).withColumn("range", F.sum("begins").over(in_order))
-    whole = numbered.groupBy(*_EPOCH, "range", "verdict", "why").agg(
-        F.min("first").alias("first"), F.max("last").alias("last")
-    )
-    count = (F.col("last") - F.col("first") + 1).alias("count")
-    return whole.select(*_EPOCH, "first", "last", count, "verdict", "why")
