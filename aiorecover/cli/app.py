@@ -35,7 +35,7 @@ add_broker_commands(app)
 app.add_typer(letters, name="dead-letters")
 
 
-def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+def _show_version(wanted: bool) -> None:
     if wanted:
         sys.stdout.write(f"aiorecover {importlib.metadata.version('aiorecover')} (writer in {LANGUAGE})\n")
         raise typer.Exit
@@ -43,7 +43,7 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
 
 @app.callback()
 def options(
-    _version: Annotated[  # noqa: FBT002 - an option, never passed by place
+    _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is.")
     ] = False,
 ) -> None:
@@ -64,7 +64,7 @@ def demo(
         typer.Option(help="Directory of the write-ahead log, kept afterwards. Default: a temporary one."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed, the same records and moments of failure.")] = 1,
-    exactly_once: Annotated[  # noqa: FBT002 - an option, never passed by place
+    exactly_once: Annotated[
         bool,
         typer.Option(
             "--exactly-once",
@@ -72,7 +72,7 @@ def demo(
             "Needs --bootstrap-servers.",
         ),
     ] = False,
-    json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
+    json_output: Annotated[
         bool, typer.Option("--json", help="Print the verdict as JSON on stdout, progress on stderr.")
     ] = False,
 ) -> None:
@@ -136,15 +136,15 @@ def audit(
         str | None,
         typer.Option(help="The producers' audit_topic: what is missing is told apart, and missing tails are found."),
     ] = None,
-    from_first: Annotated[  # noqa: FBT002 - an option, never passed by place
+    from_first: Annotated[
         bool,
         typer.Option("--from-first", help="What Kafka has deleted by now is not missing: begin with what is there."),
     ] = False,
-    no_order: Annotated[  # noqa: FBT002 - an option, never passed by place
+    no_order: Annotated[
         bool, typer.Option("--no-order", help="Leave out what is out of order: nothing is sorted then, it is quicker.")
     ] = False,
     limit: Annotated[int, typer.Option(min=0, help="Show so many epochs and ranges, those that lack most.")] = 20,
-    json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
+    json_output: Annotated[
         bool, typer.Option("--json", help="Print the same as JSON; `more` names the lists that --limit has cut.")
     ] = False,
     html: Annotated[
@@ -152,9 +152,7 @@ def audit(
     ] = None,
     master: Annotated[str | None, typer.Option(help="Where Spark runs. Default: local[*].")] = None,
     conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
-    verbose: Annotated[  # noqa: FBT002 - an option, never passed by place
-        bool, typer.Option("--verbose", help="Show what Spark says.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show what Spark says.")] = False,
     kafka_option: Annotated[
         list[str] | None,
         typer.Option(
@@ -219,7 +217,7 @@ def land(
         str | None,
         typer.Option(help="iceberg, delta or parquet. Default: what is there; a new path: parquet."),
     ] = None,
-    available_now: Annotated[  # noqa: FBT002 - an option, never passed by place
+    available_now: Annotated[
         bool, typer.Option("--available-now", help="Land what stands in Kafka now, and end.")
     ] = False,
     max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Records of a batch, at most.")] = 1_000_000,
@@ -230,14 +228,12 @@ def land(
             help="By so many tasks a batch is sorted and written. Default: as many as Spark has cores at the start.",
         ),
     ] = None,
-    json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
+    json_output: Annotated[
         bool, typer.Option("--json", help="Print the sums of all batches as JSON, at the end.")
     ] = False,
     master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
     conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
-    verbose: Annotated[  # noqa: FBT002 - an option, never passed by place
-        bool, typer.Option("--verbose", help="Show what Spark says.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show what Spark says.")] = False,
     kafka_option: Annotated[
         list[str] | None, typer.Option(help="An option of Spark's Kafka source, as kafka.security.protocol=SSL.")
     ] = None,

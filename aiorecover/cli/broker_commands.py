@@ -12,11 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from aiorecover.cli.bench import measure
-from aiorecover.cli.directory_commands import JSON, OPTION, SERVERS
 from aiorecover.cli.doctor import BAD, FINE, UNSURE, examine
-from aiorecover.cli.drainage import options_of
 from aiorecover.cli.endings import FAILED, one_line, print_json
 from aiorecover.cli.inspection import print_line
+from aiorecover.cli.options import JSON, OPTION, SERVERS, options_of
 from aiorecover.config import Config
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def doctor(
     bootstrap_servers: SERVERS = None,
     topic: Annotated[list[str] | None, typer.Option(help="A topic that it publishes to; once for each.")] = None,
     option: OPTION = None,
-    json_output: JSON = False,  # noqa: FBT002 - an option, never passed by place
+    json_output: JSON = False,
 ) -> None:
     """Examine what a producer depends on: broker, addresses, rights, topics, directories, disk, clock; with remedies.
 
@@ -77,7 +76,7 @@ def bench(
         pathlib.Path | None, typer.Option(help="On the disk to be measured. Default: a temporary directory.")
     ] = None,
     option: OPTION = None,
-    json_output: JSON = False,  # noqa: FBT002 - an option, never passed by place
+    json_output: JSON = False,
 ) -> None:
     """Publish to your Kafka as fast as it goes, and do the same with aiokafka and, if installed, confluent-kafka.
 

@@ -19,23 +19,14 @@ from rich.text import Text
 
 from aiorecover import RecoverableProducer
 from aiorecover.cli import drainage, inspection
-from aiorecover.cli.drainage import producer_of
 from aiorecover.cli.endings import FAILED, one_line, print_json, reported
+from aiorecover.cli.inspection import is_whole, show_checked, verified
+from aiorecover.cli.options import JSON, OPTION, PATH, SERVERS, TOPIC, producer_of
 from aiorecover.cli.records import New, about, lines, stored, without_bytes, write_lines
 from aiorecover.cli.top import Watch, screen
-from aiorecover.cli.verification import is_whole, show_checked, verified
 from aiorecover.errors import ConfigError
 
-__all__ = ["JSON", "PATH", "add_to"]
-
-PATH = Annotated[pathlib.Path, typer.Argument(help="A wal_dir, or one instance directory in it.")]
-JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-TOPIC = Annotated[list[str] | None, typer.Option(help="Only of this topic; may be given several times.")]
-
-SERVERS = Annotated[str | None, typer.Option(help="Kafka, host:port,... Default: AIORECOVER_BOOTSTRAP_SERVERS.")]
-OPTION = Annotated[
-    list[str] | None, typer.Option(help="An option of the producer, name=value; may be given several times.")
-]
+__all__ = ["add_to"]
 
 LOOK_S: Final = 0.5  # between two looks for new records, at least
 SHARE: Final = 4  # and so many times as long as a look takes
@@ -52,7 +43,7 @@ class Rate(ProgressColumn):
 COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
 
 
-def status(path: PATH, json_output: JSON = False) -> None:  # noqa: FBT002 - an option, never passed by place
+def status(path: PATH, json_output: JSON = False) -> None:
     """Show what waits in each directory and for which partitions, also while its owner works.
 
     "unassigned": the topic's partitions are not known yet. "dead letters": Kafka refused them for good.
@@ -72,10 +63,10 @@ def cat(
     path: PATH,
     topic: TOPIC = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Show so many records, at most.")] = None,
-    follow: Annotated[  # noqa: FBT002 - an option, never passed by place
+    follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with records as they come, until Ctrl-C.")
     ] = False,
-    json_output: JSON = False,  # noqa: FBT002
+    json_output: JSON = False,
 ) -> None:
     """Show records that wait, each partition in its order, keys and values cut at 200 bytes; with --json whole.
 
@@ -102,7 +93,7 @@ def cat(
             sleep(max(LOOK_S, SHARE * (monotonic() - began)))
 
 
-def verify(path: PATH, json_output: JSON = False) -> None:  # noqa: FBT002 - an option, never passed by place
+def verify(path: PATH, json_output: JSON = False) -> None:
     """Read every record that waits, and hold it against its checksum, also while its owner works.
 
     Exit status 0: all is whole. 1: something is damaged or cannot be read. 2: nothing of aiorecover is there.
@@ -144,7 +135,7 @@ def top(
     path: PATH,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
     looks: Annotated[int | None, typer.Option(min=1, help="End after so many looks. Default: at Ctrl-C.")] = None,
-    json_output: JSON = False,  # noqa: FBT002 - an option, never passed by place
+    json_output: JSON = False,
 ) -> None:
     """Watch a directory live: rates, what waits, oldest partitions first, what holds them up, the newest dead letters.
 
@@ -176,7 +167,7 @@ def drain(
     bootstrap_servers: SERVERS = None,
     option: OPTION = None,
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds that it may take. Default: no limit.")] = None,
-    json_output: JSON = False,  # noqa: FBT002 - an option, never passed by place
+    json_output: JSON = False,
 ) -> None:
     """Deliver what waits in directories that no process has, and say when they are empty.
 
@@ -210,8 +201,8 @@ def drain(
 
 def discard(
     path: PATH,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,  # noqa: FBT002
-    json_output: JSON = False,  # noqa: FBT002
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    json_output: JSON = False,
 ) -> None:
     """Throw away directories that no process has, with all records and dead letters in them, for good.
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiorecover import RecoverableProducer
 from aiorecover.cli.inspection import instances_at
-from aiorecover.cli.pairs import pairs
-from aiorecover.errors import ConfigError, DeliveryError, WalError, WalLockedError
+from aiorecover.errors import DeliveryError, WalError, WalLockedError
 from aiorecover.ring.directory import Directory
-from aiorecover.ring.inspect import look, read_checkpoint
+from aiorecover.ring.inspect import look
 
 if TYPE_CHECKING:
     import pathlib
@@ -19,46 +18,9 @@ if TYPE_CHECKING:
 
     from aiorecover.ring.directory import Instance
 
-__all__ = ["discard", "drain", "drained", "free", "options_of", "producer_of"]
+__all__ = ["discard", "drain", "drained", "free"]
 
 REPORT_S: Final = 0.1
-STOP_MS: Final = 2000
-
-
-def options_of(
-    wal_dir: pathlib.Path, bootstrap_servers: str | None, options: Sequence[str], **more: Any
-) -> dict[str, Any]:
-    """Return the options of a producer: ``name=value`` pairs, variables (``AIORECOVER_*``), ``.env``, aiorecover.toml.
-
-    Raises:
-        ConfigError: one is missing or wrong.
-
-    """
-    try:
-        from aiorecover.integrations.settings import ProducerSettings  # noqa: PLC0415 - slow to import, and optional
-    except ModuleNotFoundError:
-        raise ConfigError("pydantic-settings is not installed: pip install 'aiorecover[cli]'") from None
-    given: dict[str, Any] = {**pairs(options), **more, "wal_dir": wal_dir}
-    if bootstrap_servers is not None:
-        given["bootstrap_servers"] = bootstrap_servers
-    return ProducerSettings(**given).options()
-
-
-def producer_of(
-    path: pathlib.Path, bootstrap_servers: str | None, options: Sequence[str], **more: Any
-) -> RecoverableProducer:
-    """Return a producer for the instance directory ``path`` alone, which remembers its name and its guarantee.
-
-    Raises:
-        ConfigError: an option is missing or wrong.
-        WalError: the directory cannot be read.
-
-    """
-    settings = options_of(path.parent, bootstrap_servers, options, instance=path.name)
-    stored = read_checkpoint(path)
-    if stored is not None:
-        settings |= {"name": stored.name, "guarantee": stored.guarantee}
-    return RecoverableProducer(**settings | {"adoption_grace_ms": None, "stop_timeout_ms": STOP_MS, **more})
 
 
 def free(one: Instance) -> None:

@@ -57,7 +57,7 @@ def print_json(found: Any) -> None:
 
 
 @contextmanager
-def reported(as_json: bool) -> Iterator[Callable[[dict[str, Any], str], None]]:  # noqa: FBT001
+def reported(as_json: bool) -> Iterator[Callable[[dict[str, Any], str], None]]:
     """Give a function that reports what was done, as data and as text; as JSON it is one list, also after an error."""
     done: list[dict[str, Any]] = []
 

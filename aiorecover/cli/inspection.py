@@ -1,4 +1,4 @@
-"""What ``aiorecover status`` shows: the instances of a ``wal_dir``, and what waits in their lanes.
+"""What ``aiorecover status`` and ``verify`` find: the instances of a ``wal_dir``, what waits in them, what is damaged.
 
 Nothing is locked and nothing is changed, so it may look at a directory whose owner works.
 """
@@ -16,7 +16,7 @@ from rich.table import Table
 from aiorecover.cli.records import NAMES, text_of
 from aiorecover.errors import WalError, WalFormatError
 from aiorecover.ring.directory import OURS, RING, instances
-from aiorecover.ring.inspect import look
+from aiorecover.ring.inspect import check, look, read_checkpoint, unreadable_heads
 from aiorecover.ring.lane import DEAD
 
 if TYPE_CHECKING:
@@ -28,7 +28,18 @@ if TYPE_CHECKING:
     from aiorecover.ring.directory import Instance
     from aiorecover.ring.inspect import DirectoryView, LaneView
 
-__all__ = ["inspect", "instances_at", "print_line", "show", "size_of", "troubles", "unreadable"]
+__all__ = [
+    "inspect",
+    "instances_at",
+    "is_whole",
+    "print_line",
+    "show",
+    "show_checked",
+    "size_of",
+    "troubles",
+    "unreadable",
+    "verified",
+]
 
 BLOCK = 512  # bytes that st_blocks counts
 UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"]
@@ -164,3 +175,50 @@ def size_of(count: int) -> str:
     """Return a number of bytes for people."""
     unit, suffix = pick_unit_and_suffix(count, UNITS, 1024)
     return f"{count} {suffix}" if unit == 1 else f"{count / unit:.1f} {suffix}"
+
+
+def verified(path: pathlib.Path) -> dict[str, Any]:
+    """Return how much waits in a directory, and what of it is damaged; an error stands in ``error``."""
+    found: dict[str, Any] = {"path": str(path), "error": None, "batches": 0, "records": 0, "bytes": 0, "damaged": []}
+    try:
+        stored = read_checkpoint(path)
+        name = "?" if stored is None else stored.producer_id
+        found["unreadable_segments"] = unreadable_heads(path)
+        for head, batch, whole in check(path):
+            if whole:
+                found["batches"] += 1
+                found["records"] += batch.count
+                found["bytes"] += batch.end - batch.at
+            else:
+                found["damaged"].append(
+                    {
+                        "topic": head.topic,
+                        "partition": NAMES.get(head.partition, head.partition),
+                        "first": f"{name}/{batch.head.epoch}/{batch.head.first}",
+                        "last": f"{name}/{batch.head.epoch}/{batch.head.first + batch.head.span}",
+                    }
+                )
+    except WalError as error:
+        found["error"] = str(error)
+    return found
+
+
+def is_whole(found: dict[str, Any]) -> bool:
+    """Whether nothing in the directory is damaged, and all of it could be read."""
+    return not (found["error"] or found["damaged"] or found["unreadable_segments"])
+
+
+def show_checked(console: Console, found: list[dict[str, Any]]) -> None:
+    """Print a line for each directory, and one for each batch that is damaged."""
+    for one in found:
+        if one["error"]:
+            print_line(console, f"{one['path']}: {one['error']}", style="red")
+            continue
+        whole = f"{one['records']:,} records in {one['batches']:,} batches are whole, {size_of(one['bytes'])}"
+        print_line(console, f"{one['path']}: {whole}")
+        if one["unreadable_segments"]:
+            message = "segments cannot be read at all, 64 KiB or 1 MiB of records each"
+            print_line(console, f"    damaged: {one['unreadable_segments']} {message}", style="red")
+        for batch in one["damaged"]:
+            where = f"topic={batch['topic']} partition={batch['partition']}"
+            print_line(console, f"    damaged: first={batch['first']} last={batch['last']} {where}", style="red")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorecover import spark as downstream
 from aiorecover.cli.endings import EndedError, StoppedError, print_json
-from aiorecover.cli.pairs import pairs
+from aiorecover.cli.options import pairs
 from aiorecover.cli.spark_work import with_spark
 from aiorecover.spark.ends import convertible, ends_of, held_offsets
 from aiorecover.spark.gone import RecordsGoneError

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from aiorecover import DeadLetter
 from aiorecover.cli import inspection
-from aiorecover.cli.directory_commands import JSON, OPTION, PATH, SERVERS
-from aiorecover.cli.drainage import free, producer_of
+from aiorecover.cli.drainage import free
 from aiorecover.cli.endings import one_line, print_json, reported
+from aiorecover.cli.options import JSON, OPTION, PATH, SERVERS, producer_of
 from aiorecover.cli.records import about, stored, text_of, topic_of, without_bytes, write_lines
 from aiorecover.errors import ConfigError, PermanentDeliveryError
 from aiorecover.reporting import context_of
@@ -37,7 +37,7 @@ LIMIT_S = Annotated[float, typer.Option(min=0, help="Seconds that Kafka has to t
 
 
 @app.command("list")
-def list_letters(path: PATH, json_output: JSON = False) -> None:  # noqa: FBT002 - an option, never passed by place
+def list_letters(path: PATH, json_output: JSON = False) -> None:
     """List the letters, oldest first: id, topic, partition, and why.
 
     Exit status 0: done. 1: a directory cannot be read. 2: nothing of aiorecover is there.
@@ -88,11 +88,11 @@ def export(path: PATH, output: Annotated[pathlib.Path, typer.Option("--output", 
 def requeue(
     path: PATH,
     record_id: ID = None,
-    every: ALL = False,  # noqa: FBT002
+    every: ALL = False,
     bootstrap_servers: SERVERS = None,
     option: OPTION = None,
     timeout: LIMIT_S = 60.0,
-    json_output: JSON = False,  # noqa: FBT002
+    json_output: JSON = False,
 ) -> None:
     """Publish letters again, under new ids, and deliver all that waits. A live service does that itself.
 
@@ -107,11 +107,11 @@ def requeue(
 def purge(
     path: PATH,
     record_id: ID = None,
-    every: ALL = False,  # noqa: FBT002
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,  # noqa: FBT002
+    every: ALL = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
     bootstrap_servers: SERVERS = None,
     option: OPTION = None,
-    json_output: JSON = False,  # noqa: FBT002
+    json_output: JSON = False,
 ) -> None:
     """Throw letters away for good; Kafka is not needed, but its address is.
 
@@ -131,7 +131,7 @@ async def _deal(
     servers: str | None,
     options: Sequence[str],
     limit_s: float | None,
-    as_json: bool,  # noqa: FBT001
+    as_json: bool,
 ) -> None:
     """Requeue letters, or without ``limit_s`` purge them."""
     holders = {where for where, record in stored(_paths(path), dead=True) if which in (None, record.record_id)}
@@ -158,7 +158,7 @@ async def _deal(
                         raise PermanentDeliveryError(refused)
 
 
-def _which(record_id: str | None, every: bool) -> str | None:  # noqa: FBT001
+def _which(record_id: str | None, every: bool) -> str | None:
     if every == (record_id is not None):
         raise ConfigError("name the id of one letter, or say --all")
     return record_id

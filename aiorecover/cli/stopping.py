@@ -11,20 +11,21 @@ signal waits for none of this.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pathlib
 import signal
 import threading
 import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorecover.cli.descendants import descendants, send
 from aiorecover.cli.endings import StoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["stoppable"]
+__all__ = ["descendants", "stoppable"]
 
 # Together less than the ten seconds that `docker stop` gives before it kills.
 _STOPS_WITHIN_S = 5.0  # a query of Spark and its session: a second, as a rule
@@ -56,7 +57,7 @@ def stoppable(work: Callable[[], _T], stop: Callable[[], object]) -> _T:
 
     def hear(number: int, _frame: object) -> None:
         if heard:
-            send(signal.SIGKILL, descendants() - before)
+            _send(signal.SIGKILL, descendants() - before)
             os._exit(StoppedError(number).status)
         heard.append(number)
 
@@ -94,7 +95,34 @@ def _end(worker: threading.Thread, stop: Callable[[], object], before: set[int])
     while (there := descendants() - before) or worker.is_alive():
         if time.monotonic() > until:
             break
-        send(signal.SIGTERM, there - asked)
+        _send(signal.SIGTERM, there - asked)
         asked |= there  # who comes later, as Java does behind the shell that looks for it, is asked, too
         time.sleep(_LOOK_S)
-    send(signal.SIGKILL, descendants() - before)
+    _send(signal.SIGKILL, descendants() - before)
+
+
+def descendants() -> set[int]:
+    """The numbers of those that are alive, as proc(5) has them; none where there is no /proc."""
+    parents = dict(filter(None, map(_alive, pathlib.Path("/proc").glob("[0-9]*/stat"))))
+    found, ancestors = set[int](), {os.getpid()}
+    while ancestors:
+        ancestors = {pid for pid, parent in parents.items() if parent in ancestors}
+        found |= ancestors
+    return found
+
+
+def _send(number: signal.Signals, pids: set[int]) -> None:
+    """Send it to each that is there; ``pids`` must be fresh, as a number is given to another one some time."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _alive(stat: pathlib.Path) -> tuple[int, int] | None:
+    """A process and its parent; None for one that is gone, or has ended and is not waited for yet."""
+    try:
+        text = stat.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    state, parent = text.rpartition(")")[2].split()[:2]  # before it is the name, with anything in it
+    return None if state in "ZX" else (int(stat.parent.name), int(parent))

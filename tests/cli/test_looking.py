@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 from aiorecover import RecoverableProducer
 from aiorecover.cli import directory_commands, inspection
 from aiorecover.cli.app import app
+from aiorecover.cli.inspection import verified
 from aiorecover.cli.top import Watch
-from aiorecover.cli.verification import verified
 from aiorecover.ring.writer import LANGUAGE
 from aiorecover.testing import ApiKey, MockCluster
 from tests.support.eventually import until

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from aiorecover.cli.descendants import descendants
 from aiorecover.cli.endings import StoppedError
-from aiorecover.cli.stopping import stoppable
+from aiorecover.cli.stopping import descendants, stoppable
 from tests.support.signals import ignores
 
 # A program that works with a process of its own, which says by a file that it is there, as Java stands beside Spark.

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from aiorecover.audit import local
 from aiorecover.cli.auditing.show import count_of
-from aiorecover.cli.pairs import pairs
+from aiorecover.cli.options import pairs
 from aiorecover.errors import ConfigError
 from aiorecover.record_id import parse_record_id
 
