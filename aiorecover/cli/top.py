@@ -119,7 +119,8 @@ def _rate(a_second: float | None) -> str:
 def _troubles(instances: list[dict[str, Any]]) -> list[Text]:
     """Return what holds records up, as their owners say it."""
     lines = [(pathlib.Path(one["path"]).name, trouble) for one in instances for trouble in troubles(one)[:TROUBLES]]
-    return [
+    heading = [Text("what holds records up", style="dim")] if lines else []
+    return heading + [
         Text(text_of(f"{name}: {line}".encode(), len(line) * 4), style="yellow", overflow="fold")
         for name, line in lines
     ]
