@@ -17,8 +17,7 @@ from pyspark.errors import PySparkException
 from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import joined
 from aiorecover.spark.record_id import parse_record_id
-from aiorecover.spark.session import clear_errors
-from aiorecover.spark.topic_ids import admin_client
+from aiorecover.spark.topic_ids import admin_client, described
 from aiorecover.spark.topics import read_topics, topics_in
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["End", "convertible", "ends_of", "held_ids", "held_offsets"]
+__all__ = ["End", "begins_of", "convertible", "ends_of", "held_ids", "held_offsets"]
 
 _OVERFLOW = "long overflow"
 _TIMESTAMP_MOST_MS = ((1 << 63) - 1) // 1000  # Spark counts microseconds in 64 bits
@@ -49,33 +48,35 @@ def ends_of(spark: SparkSession, told: Mapping[str, str]) -> dict[tuple[str, int
         ConfigError: a topic is not there, or Kafka cannot be reached.
 
     """
-    topics = topics_in(told)
-    jvm: Any = spark.sparkContext._gateway.jvm  # type: ignore[union-attr] # noqa: SLF001 - no other way to Kafka's client
-    with clear_errors(topics=topics):
-        admin = admin_client(spark, told)
+    with admin_client(spark, told) as admin:
         if admin is None:
             return {}
-        try:
-            places = _places(admin, topics)
-            stable = _asked(jvm, admin, places, "READ_COMMITTED")
-            every = _asked(jvm, admin, places, "READ_UNCOMMITTED")
-        finally:
-            admin.close()
+        places = _places(admin, topics_in(told))
+        stable = _offsets(spark, admin, places, "latest", level="READ_COMMITTED")
+        every = _offsets(spark, admin, places, "latest")
     return {place: End(stable[place], max(every[place], stable[place])) for place in places}
 
 
-def _asked(jvm: Any, admin: Any, places: Sequence[tuple[str, int]], level: str) -> dict[tuple[str, int], int]:
-    return _offsets(jvm, admin, places, jvm.org.apache.kafka.clients.admin.OffsetSpec.latest(), level)
+def begins_of(spark: SparkSession, told: Mapping[str, str]) -> dict[tuple[str, int], int]:
+    """Return the first offset of each partition, asked for likewise."""
+    with admin_client(spark, told) as admin:
+        return {} if admin is None else _offsets(spark, admin, _places(admin, topics_in(told)), "earliest")
 
 
 def _offsets(
-    jvm: Any, admin: Any, places: Sequence[tuple[str, int]], which: Any, level: str
+    spark: SparkSession,
+    admin: Any,
+    places: Sequence[tuple[str, int]],
+    which: str,
+    *arguments: int,
+    level: str = "READ_UNCOMMITTED",
 ) -> dict[tuple[str, int], int]:
+    jvm: Any = spark.sparkContext._gateway.jvm  # type: ignore[union-attr] # noqa: SLF001 - no other way to Kafka's client
     partitions = {place: jvm.org.apache.kafka.common.TopicPartition(*place) for place in places}
     isolation = getattr(jvm.org.apache.kafka.common.IsolationLevel, level)
     question = jvm.java.util.HashMap()
     for partition in partitions.values():
-        question.put(partition, which)
+        question.put(partition, getattr(jvm.org.apache.kafka.clients.admin.OffsetSpec, which)(*arguments))
     answer = admin.listOffsets(question, jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(isolation))
     return {place: answer.partitionResult(partition).get().offset() for place, partition in partitions.items()}
 
@@ -136,20 +137,14 @@ def convertible(spark: SparkSession, told: Mapping[str, str], remedy: str) -> It
 
 def _unconvertible(spark: SparkSession, told: Mapping[str, str]) -> tuple[str, int, int] | None:
     """Find the first record whose timestamp Spark cannot convert: topic, partition and offset; None: there is none."""
-    topics = topics_in(told)
-    jvm: Any = spark.sparkContext._gateway.jvm  # type: ignore[union-attr] # noqa: SLF001 - no other way to Kafka's client
-    with clear_errors(topics=topics):
-        admin = admin_client(spark, told)
+    with admin_client(spark, told) as admin:
         if admin is None:
             return None
-        try:
-            beyond = jvm.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(_TIMESTAMP_MOST_MS + 1)
-            offsets = _offsets(jvm, admin, _places(admin, topics), beyond, "READ_UNCOMMITTED")
-        finally:
-            admin.close()
+        places = _places(admin, topics_in(told))
+        offsets = _offsets(spark, admin, places, "forTimestamp", _TIMESTAMP_MOST_MS + 1)
     return next(((*place, offset) for place, offset in sorted(offsets.items()) if offset >= 0), None)
 
 
 def _places(admin: Any, topics: Sequence[str]) -> list[tuple[str, int]]:
-    found = admin.describeTopics(topics).allTopicNames().get()
+    found = described(admin, topics)
     return [(name, one.partition()) for name in topics for one in found[name].partitions()]

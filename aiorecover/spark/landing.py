@@ -137,7 +137,7 @@ def land(
         landing = _Landing(spark, store, checkpoint, files_per_batch, on_batch, lossy=lossy)
         records = parse_record_id(stream.load())
         landing.check(records.schema)
-    check_subscription(spark, told, checkpoint, landing.is_touched)
+    check_subscription(spark, told, checkpoint)
     check_topic_ids(spark, checkpoint, told)
     writer = records.writeStream.foreachBatch(landing.land_batch)
     writer = writer.option("checkpointLocation", f"{checkpoint}/query").queryName(f"aiorecover land {target}")
@@ -239,11 +239,6 @@ class _Landing:
             )
         if self._target.is_there():
             self._target.check_columns(_with_batch_id(schema))
-
-    def is_touched(self, batch_id: int) -> bool:
-        """Whether anything of a batch was landed."""
-        stores = [one for one in (self._target, self._quarantine) if one.mark() is not None]
-        return any(not one.batch(batch_id).isEmpty() for one in stores)
 
     def land_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Sort the rows out, add them, and then their ids; what is there already stays."""

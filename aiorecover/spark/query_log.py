@@ -8,14 +8,14 @@ done is run with the next start, whatever that is told.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiorecover.spark.files import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["QueryLog", "offsets_in"]
+__all__ = ["QueryLog"]
 
 Offsets = dict[str, dict[str, int]]
 """Topic to partition to offset."""
@@ -59,29 +59,12 @@ class QueryLog:
         """The last batch that is done; -1: there is none."""
         return self._last("commits")
 
-    def take_back(self, batch_id: int) -> None:
-        """Make a batch one that was never begun; nothing of it may have been landed."""
-        self._files.delete(f"{self._path}/offsets/{batch_id}")
-
     def _last(self, log: str) -> int:
         return max(self._files.numbers(f"{self._path}/{log}"), default=-1)
 
     def _read(self, name: str) -> Offsets | None:
         written = self._files.read(f"{self._path}/{name}")
-        return None if written is None else offsets_in(written)
-
-
-def offsets_in(written: bytes) -> Offsets | None:
-    """Of a file of Spark's the last line, where that is offsets of Kafka: above it stand a version and settings."""
-    lines = written.decode(errors="replace").splitlines()
-    try:
-        told: Any = json.loads(lines[-1]) if lines else None
-    except ValueError:
-        return None
-    return told if _is_offsets(told) else None
-
-
-def _is_offsets(told: Any) -> bool:
-    if not isinstance(told, dict) or not all(isinstance(partitions, dict) for partitions in told.values()):
-        return False
-    return all(isinstance(offset, int) for partitions in told.values() for offset in partitions.values())
+        if written is None:
+            return None
+        told: Offsets = json.loads(written.splitlines()[-1])  # above it stand a version and settings
+        return told

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +24,16 @@ from aiorecover.spark.session import clear_errors
 from aiorecover.spark.topics import CLIENT_PREFIX, client_options, loss_is_accepted, topics_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-__all__ = ["admin_client", "check_topic_ids"]
+__all__ = ["admin_client", "check_topic_ids", "described"]
 
 _NONE = "AAAAAAAAAAAAAAAAAAAAAA"  # of a broker older than Kafka 2.8, which has no ids to give
 _CLIENTS = "org.apache.kafka.clients.admin.AdminClient"
 _UNKNOWN = "UnknownTopicOrPartitionException"
-_TRIES = 3  # a topic that was made just now is not known to every broker at once; Spark's source tries as often
+_TRIES = 3  # as often as Spark's source
 _PAUSE_S = 1.0
 
 _log = logging.getLogger("aiorecover.spark")
@@ -77,45 +78,49 @@ def _file(directory: str, topic: str) -> str:
 def _ids(spark: SparkSession, told: Mapping[str, str]) -> dict[str, str]:
     """What Kafka calls the topics; nothing where it is too old for ids."""
     topics = topics_in(told)
-    with clear_errors(topics=topics):
-        found = _asked(spark, topics, told)
+    with admin_client(spark, told) as admin:
+        if admin is None:
+            _log.warning(
+                "Spark has Kafka's client under another name, so the topics' ids are not known: where a topic is "
+                "deleted and made anew, nothing may tell; land it with a target and a checkpoint of its own topics=%s",
+                topics,
+            )
+            return {}
+        found = {topic: str(one.topicId().toString()) for topic, one in described(admin, topics).items()}
     return {topic: given for topic, given in found.items() if given != _NONE}
 
 
-def admin_client(spark: SparkSession, told: Mapping[str, str]) -> Any:
-    """Kafka's own client in Spark's Java, to be closed; None: Spark has it under another name."""
+@contextmanager
+def admin_client(spark: SparkSession, told: Mapping[str, str]) -> Iterator[Any]:
+    """Kafka's own client in Spark's Java; None: Spark has it under another name.
+
+    Raises:
+        ConfigError: in the place of an error of Kafka's that is known.
+
+    """
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - pyspark offers no other way to Kafka's client
     clients = reduce(getattr, _CLIENTS.split("."), gateway.jvm)
     if isinstance(clients, JavaPackage):  # as py4j takes what is no class
-        return None
-    return clients.create(_client_options(gateway.jvm, told))
+        yield None
+        return
+    with clear_errors(topics=topics_in(told)):
+        admin = clients.create(_client_options(gateway.jvm, told))
+        try:
+            yield admin
+        finally:
+            admin.close()
 
 
-def _asked(spark: SparkSession, topics: list[str], told: Mapping[str, str]) -> dict[str, str]:
-    admin = admin_client(spark, told)
-    if admin is None:
-        _log.warning(
-            "Spark has Kafka's client under another name, so the topics' ids are not known: where a topic is deleted "
-            "and made anew, nothing may tell; land it with a target and a checkpoint of its own topics=%s",
-            topics,
-        )
-        return {}
-    try:
-        for _ in range(_TRIES - 1):
-            try:
-                return _described(admin, topics)
-            except Py4JJavaError as error:
-                if _UNKNOWN not in str(error):
-                    raise
-            time.sleep(_PAUSE_S)
-        return _described(admin, topics)
-    finally:
-        admin.close()
-
-
-def _described(admin: Any, topics: list[str]) -> dict[str, str]:
-    found = admin.describeTopics(topics).allTopicNames().get()  # the client has a time limit of its own
-    return {topic: str(found[topic].topicId().toString()) for topic in topics}
+def described(admin: Any, topics: Sequence[str]) -> dict[str, Any]:
+    """What Kafka says of each topic; one that was made just now is not known to every broker at once."""
+    for _ in range(_TRIES - 1):
+        try:
+            return dict(admin.describeTopics(topics).allTopicNames().get())  # the client has a time limit of its own
+        except Py4JJavaError as error:
+            if _UNKNOWN not in str(error):
+                raise
+        time.sleep(_PAUSE_S)
+    return dict(admin.describeTopics(topics).allTopicNames().get())
 
 
 def _client_options(jvm: Any, told: Mapping[str, str]) -> Any:

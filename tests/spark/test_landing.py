@@ -162,7 +162,7 @@ def test_what_an_aborted_transaction_left_is_neither_landed_nor_found(
 def test_a_checkpoint_is_refused_beside_another_target_another_state_or_other_topics_and_nothing_is_changed(
     spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    one, other = topic(kafka, partitions=3), topic(kafka, partitions=1)
+    one, other, cut = topic(kafka, partitions=3), topic(kafka, partitions=1), topic(kafka, partitions=1)
     checkpoint, table = tmp_path / "checkpoint", str(tmp_path / "table")
     admin.run(published(kafka, one, [(0, f"{P}/1/1")]))
     landing(spark, kafka, one, tmp_path)
@@ -180,6 +180,9 @@ def test_a_checkpoint_is_refused_beside_another_target_another_state_or_other_to
     refused("holds batches that this checkpoint knows nothing of", [one], table, tmp_path / "backup")
     refused(re.escape(f"absent={[one]}"), [other], table, checkpoint)
     refused("something else is in the target", [one], str(tmp_path / "backup"), tmp_path / "new")
+    admin.run(published(kafka, cut, [(0, f"{Q}/2/1")]))
+    admin.run(admin.delete_records(kafka.bootstrap_servers, cut, 0, before=1))
+    refused(f"deleted the first records of an added topic.* begins={cut}-0:1", [one, cut], table, checkpoint)
     ids = tmp_path / "table__ids"
     ids.rename(tmp_path / "lost")
     refused("which ids were landed is not known any more", [one], table, checkpoint)
