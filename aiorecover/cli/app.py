@@ -125,6 +125,9 @@ def audit(
         str | None,
         typer.Option(help="Read this, a path with a / in it or a table's name; with topics: what of them it lacks."),
     ] = None,
+    format: Annotated[  # noqa: A002 - Spark's word
+        str | None, typer.Option(help="Of the table: delta has Delta's package fetched. Default: what is there.")
+    ] = None,
     last: Annotated[
         list[str] | None,
         typer.Option(
@@ -180,6 +183,7 @@ def audit(
         bootstrap_servers=bootstrap_servers,
         topics=topic or [],
         table=table,
+        format=format,
         last=last or [],
         manifests=manifests,
         from_first=from_first,

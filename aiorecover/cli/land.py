@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aiorecover import spark as downstream
 from aiorecover.cli.endings import EndedError, StoppedError, print_json
 from aiorecover.cli.options import pairs
-from aiorecover.cli.spark_work import with_spark
+from aiorecover.cli.spark_work import STARTS, with_spark
 from aiorecover.spark.ends import convertible, ends_of, held_offsets
 from aiorecover.spark.gone import RecordsGoneError
 from aiorecover.spark.landing import checked_options
@@ -99,6 +99,7 @@ def run(options: Options, console: Console) -> int:
                 options=kafka_options,
                 on_batch=tell,
             )
+            say(f"landing in {options.target}: each batch is told when it is done", markup=False, soft_wrap=True)
             _wait(query, say)
         counted.held_offsets = held_offsets(ends_of(spark, told))
         if options.available_now and not counted.totals["batches"]:
@@ -106,6 +107,8 @@ def run(options: Options, console: Console) -> int:
         if counted.held_offsets:
             say(_held(counted.held_offsets), markup=False, soft_wrap=True)
 
+    if not console.is_terminal:  # which is shown it meanwhile
+        say(STARTS)
     try:
         with_spark(start, work, failed=FAILED)
     except StoppedError as stopped:

@@ -24,15 +24,21 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["with_spark"]
+__all__ = ["STARTS", "with_spark"]
+
+STARTS = "Spark starts; what it lacks is fetched, once"
 
 _JAVA_ENDS_WITHIN_S = 5.0  # its connections close before it has ended
 
 _T = TypeVar("_T")
 
 
-def with_spark(start: Callable[[], SparkSession], work: Callable[[SparkSession], _T], *, failed: int) -> _T:
+def with_spark(
+    start: Callable[[], SparkSession], work: Callable[[SparkSession], _T], *, failed: int, doing: str | None = None
+) -> _T:
     """Start a session, do the work with it, and stop it; ``failed`` is the exit status where Spark fails at it.
+
+    A terminal shows that Spark starts, and then ``doing``; None: the work tells itself how far it is.
 
     Raises:
         RecordsGoneError: records that were to be read are not in Kafka any more.
@@ -45,14 +51,18 @@ def with_spark(start: Callable[[], SparkSession], work: Callable[[SparkSession],
     ending = threading.Lock()  # a query that is stopped is waited for no longer, and still needs its session
 
     def do() -> _T:
-        with Console(stderr=True).status("Spark starts; what it lacks is fetched, once"):
+        with Console(stderr=True).status(STARTS) as status:
             session = start()
-        sessions.append(session)
-        try:
-            return _clearly(lambda: work(session), failed)
-        finally:
-            with ending, contextlib.suppress(Py4JError, OSError):  # where Java is gone, there is nothing to stop
-                session.stop()
+            sessions.append(session)
+            if doing is None:
+                status.stop()
+            else:
+                status.update(doing)
+            try:
+                return _clearly(lambda: work(session), failed)
+            finally:
+                with ending, contextlib.suppress(Py4JError, OSError):  # where Java is gone, there is nothing to stop
+                    session.stop()
 
     def stop() -> None:
         logging.disable()  # what is cut off may say so until this process ends

@@ -29,6 +29,7 @@ _OURS = re.compile(r"aiorecover\.errors\.ConfigError: (.+)")
 _MEANINGS = {
     "UnknownTopicOrPartitionException": "a topic does not exist: check the names of the topics",
     "Failed to find data source: kafka": f"Spark's Kafka connector is missing: add --conf {PACKAGES}={CONNECTOR}",
+    "Failed to find (?:the )?data source: delta": "Delta's package is missing: give --format delta",
     "Timed out waiting for a node assignment|Invalid url in bootstrap.servers|No resolvable bootstrap urls": (
         "Kafka cannot be reached: check bootstrap_servers, host:port,host:port, and the network"
     ),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["FORMATS", "Store", "read_target", "store_for"]
+__all__ = ["FORMATS", "Store", "check_format", "read_target", "store_for"]
 
 FORMATS = "iceberg", "delta", "parquet"
 
@@ -305,8 +305,7 @@ def store_for(spark: SparkSession, name: str, chosen: str | None = None) -> Stor
         ConfigError: there is no such format, or it does not go with the name.
 
     """
-    if chosen is not None and chosen not in FORMATS:
-        raise ConfigError(f"a format is one of {', '.join(FORMATS)}: format={chosen!r}")
+    check_format(chosen)
     if "/" in name:
         if chosen == "iceberg":
             raise ConfigError(f"name a table of Iceberg by its catalogue, as lake.db.orders: target={name}")
@@ -316,6 +315,17 @@ def store_for(spark: SparkSession, name: str, chosen: str | None = None) -> Stor
         raise ConfigError(f"Parquet is landed in a directory: name one, with a / in it target={name}")
     with clear_errors(target=name):
         return _KINDS[chosen or _format_of(spark, name)](spark, name)
+
+
+def check_format(chosen: str | None) -> None:
+    """See that there is such a format.
+
+    Raises:
+        ConfigError: there is none.
+
+    """
+    if chosen is not None and chosen not in FORMATS:
+        raise ConfigError(f"a format is one of {', '.join(FORMATS)}: format={chosen!r}")
 
 
 def _format_of(spark: SparkSession, name: str) -> str:

@@ -15,7 +15,7 @@ from aiorecover.spark.gone import RecordsGoneError
 from aiorecover.spark.manifests import BEHIND, NOT_IN_TABLE, VERDICTS, of_table
 from aiorecover.spark.over_time import check_timestamps
 from aiorecover.spark.session import start_session
-from aiorecover.spark.stores import read_target
+from aiorecover.spark.stores import check_format, read_target
 from aiorecover.spark.topics import client_options, source_options
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def run_spark(options: Options, known_last: dict[tuple[str, int], int]) -> dict[
         StoppedError: a signal has ended it.
 
     """
+    check_format(options.format)
     told, topics = options.manifests is not None, _reads_topics(options)
     if topics:  # refused here, before Spark fetches and starts anything
         source_options(options.topics, options.bootstrap_servers or "", pairs(options.kafka_options))
@@ -54,11 +55,13 @@ def run_spark(options: Options, known_last: dict[tuple[str, int], int]) -> dict[
                 options.master or "local[*]",
                 settings,
                 kafka=topics or told,
+                chosen=options.format,
                 paths=[] if options.table is None else [options.table],
                 verbose=options.verbose,
             ),
             lambda spark: _convertible(spark, options, known_last),
             failed=_CANNOT_RUN,
+            doing="Spark reads",
         )
     except StoppedError as stopped:
         raise StoppedError(stopped.number, _STOPPED) from None

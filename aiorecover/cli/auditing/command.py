@@ -38,6 +38,7 @@ class Options:
     bootstrap_servers: str | None
     topics: Sequence[str]
     table: str | None
+    format: str | None
     last: Sequence[str]
     manifests: str | None
     from_first: bool
@@ -52,7 +53,7 @@ class Options:
     @property
     def for_spark(self) -> list[str]:
         """What only Spark can do, or takes, of what is asked."""
-        asked = {"--table": self.table, "--master": self.master}
+        asked = {"--table": self.table, "--format": self.format, "--master": self.master}
         return [name for name, value in (asked | {"--conf": self.settings}).items() if value]
 
     def shown(self) -> dict[str, str]:
