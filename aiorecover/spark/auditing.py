@@ -31,7 +31,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, joined, ranges_in, runs, set_in_one
-from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, check_frame, shown
+from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, check_frame
 from aiorecover.spark.known_last import COLUMNS, KnownLast, known_frame
 from aiorecover.spark.manifests import BEHIND, Manifests, judge, of_table, unknown
 from aiorecover.spark.persisted import Persisted
@@ -122,12 +122,11 @@ def audit(
 
     Raises:
         ConfigError: columns are absent or of another type, or the table is not there; a name was given, and no session
-            is active; one of the others is not what it should be.
+            is active; ``known_last`` is none.
 
     """
     by_name = isinstance(df, str)
     df = _records(df)
-    _check(manifests, from_first=from_first, order=order)
     known = known_frame(df.sparkSession, known_last)
     told = [] if manifests is None else [(manifests.epochs, manifests.ranges)]
     records = with_record_id(df)
@@ -170,16 +169,6 @@ def _records(named: object) -> DataFrame:
         df = check_frame("df", named, "hand over what read_topics(...) gives, or a table by its path or name")
     check_columns("the records", df, _PLACE_TYPES)
     return df
-
-
-def _check(manifests: object, **switches: object) -> None:
-    if manifests is not None and not isinstance(manifests, Manifests):
-        raise ConfigError(
-            f"manifests must be what read_manifests(...) gives: read the audit topic {shown('manifests', manifests)}"
-        )
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise ConfigError(f"{name} must be True or False: {shown(name, value)}")
 
 
 def _verdicts(missing: DataFrame, told: Sequence[tuple[DataFrame, DataFrame]], producers: DataFrame) -> DataFrame:

@@ -10,7 +10,7 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from aiorecover.audit.moments import MOMENTS, width_for
 from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of
-from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, check_frame, shown
+from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, check_frame
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 
 if TYPE_CHECKING:
@@ -42,13 +42,12 @@ def timeline(df: DataFrame, missing: DataFrame, *, most: int = MOMENTS) -> Timel
     begins the epoch. Reads the records twice, the first time at once, for the first and the last timestamp.
 
     Raises:
-        ConfigError: columns are absent or of another type, or what was handed over is no data frame; ``most`` is none.
+        ConfigError: columns are absent or of another type, or what was handed over is no data frame.
 
     """
     check_frame("df", df)
     check_frame("missing", missing, "hand over the missing ones of an audit(...)")
     check_columns("missing", missing, _MISSING_TYPES, needed=_MISSING_TYPES)
-    _check_most(most)
     check_timestamps(df)
     seconds = F.unix_seconds(F.col("timestamp").cast("timestamp")).alias("second")
     records = with_record_id(df).where("sequence is not null").select(*ID_COLUMNS, seconds)
@@ -74,11 +73,6 @@ def check_timestamps(df: DataFrame) -> None:
             "the column timestamp of the records must be timestamp: cast it "
             f"type={df.schema['timestamp'].dataType.simpleString()}"
         )
-
-
-def _check_most(most: object) -> None:
-    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-        raise ConfigError(f"most must be an int of at least 1: {shown('most', most)}")
 
 
 def _found(placed: DataFrame) -> DataFrame:

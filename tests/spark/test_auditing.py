@@ -202,7 +202,6 @@ def test_what_cannot_be_audited_is_one_sentence(records: DataFrame) -> None:
         ("includeHeaders", lambda: audit(records.drop("headers"))),
         ("13 characters", lambda: audit(records, known_last={("p", 1): 1})),
         ("hand over what read_topics", lambda: audit(5)),  # type: ignore[arg-type]
-        ("from_first must be True or False", lambda: audit(records, from_first=1)),  # type: ignore[arg-type]
     ]
     for said, call in refused:
         with pytest.raises(ConfigError, match=said):
