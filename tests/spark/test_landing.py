@@ -26,7 +26,7 @@ from tests.support.cluster import Cluster, TopicFactory
 
 # Batch, where, and with or without it. What stands between a table's rows and its ids is the format's own.
 DEATHS = {
-    "parquet": [(0, "", False), (1, "", True), (1, "__ids", True), (2, "__ids", False)],
+    "parquet": [(0, "", False), (1, "__ids", True), (2, "__ids", False)],
     "delta": [(1, "", True)],
     "iceberg": [(1, "", True)],
 }
