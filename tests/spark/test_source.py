@@ -89,7 +89,7 @@ def test_an_instance_that_cannot_be_read_is_a_row_beside_those_of_the_others(tmp
     rows = rows_of(tmp_path)
     found = [(Path(row["directory"]).name, row["state"]) for row in rows]
     assert found[:3] == [("0", "waiting")] * 3
-    assert dict(found[3:]) == {"1": "unreadable", "2": "unreadable"}, "a ring without segments has nothing that waits"
+    assert dict(found[3:]) == dict.fromkeys("123", "unreadable")
     assert all(row["error"] and row["topic"] is None for row in rows[3:])
 
 
