@@ -1,4 +1,4 @@
-"""What commands print for machines, and their ends that are neither a result nor a wrong option."""
+"""Print results for machines, and end a command that was stopped or has failed."""
 
 from __future__ import annotations
 

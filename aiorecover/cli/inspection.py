@@ -1,4 +1,4 @@
-"""What ``aiorecover status`` and ``verify`` find: the instances of a ``wal_dir``, what waits in them, what is damaged.
+"""Look at the instances of a ``wal_dir`` for ``aiorecover status`` and ``verify``: what waits, what is damaged.
 
 Nothing is locked and nothing is changed, so it may look at a directory whose owner works.
 """

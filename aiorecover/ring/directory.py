@@ -215,7 +215,7 @@ _STOP = "another process may own the directory, nothing more is accepted or deli
 
 
 class Noted(msgspec.Struct):
-    """What the owner of a directory lets those see who look from outside: counts of this process, and its troubles."""
+    """The owner's note for processes that look at its directory: counts of this process, and its troubles."""
 
     at: float  # Unix seconds; noted anew each second in which something has changed
     accepted: int
@@ -384,7 +384,7 @@ def _holder(files: Files, path: Path) -> int | None:
 
 
 def _noted(files: Files, path: Path) -> Noted | None:
-    """What the owner noted; None: nothing yet, or it does so just now."""
+    """Return the owner's note; None: there is none yet, or the owner writes it now."""
     line = (files.read_file(path / LOCK) or b"")[NOTE_AT:].partition(b"\n")[0]
     with suppress(msgspec.MsgspecError):
         return msgspec.json.decode(line, type=Noted)

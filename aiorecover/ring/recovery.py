@@ -38,7 +38,7 @@ Order = tuple[int, int]  # (epoch, first sequence)
 
 
 class Verdict(enum.Enum):
-    """What becomes of a batch of an earlier life."""
+    """The fate of a batch of an earlier life."""
 
     DONE = enum.auto()
     WAITS = enum.auto()
