@@ -6,6 +6,7 @@ same table has to say the same.
 
 import os
 import random
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,14 +116,20 @@ def run_landing(
 
 
 def _land(lander: Lander, outcome: Outcome, chance: random.Random, kills: int) -> None:
-    target = 0
+    start_s = 0.0  # and finish what was left: a driver that does a batch again is hit anywhere in this
+    again = False
     while outcome.kills < kills:
+        before, target = time.monotonic(), lander.begun() + 1
         with lander.start(available_now=True) as driver:
-            driver.until_begun(target)
+            if again:
+                driver.rest(chance.uniform(0.0, start_s))
+            else:
+                driver.until_begun(target)
+                start_s = time.monotonic() - before
             driver.rest(chance.uniform(0.0, lander.batch_s()))
             outcome.hits += driver.kill()
         outcome.kills += 1
-        target = lander.begun() + (chance.random() >= _AGAIN)
+        again = chance.random() < _AGAIN
     with lander.start(available_now=True) as driver:
         driver.finish(_LAND_WITHIN_S)
 

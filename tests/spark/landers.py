@@ -82,11 +82,9 @@ class Lander:
         return self._last("commits")
 
     def batch_s(self) -> float:
-        """How long the last batch took that is done."""
-        done = self.done()
-        if done < 0:
-            return _BATCH_S
-        return max(0.0, self._written("commits")[done] - self._written("offsets")[done])
+        """How long a batch takes: the quickest that is done, for others waited for the next driver."""
+        begun, done = self._written("offsets"), self._written("commits")
+        return max(0.0, min((done[batch] - begun[batch] for batch in done), default=_BATCH_S))
 
     def _last(self, name: str) -> int:
         return max(self._written(name), default=-1)
