@@ -6,6 +6,7 @@ same table has to say the same.
 
 import os
 import random
+import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,8 @@ class Outcome:
     found: Found | None = None
     totals: dict[str, int] = field(default_factory=dict)
     """Of the audit."""
+    batches_s: list[float] = field(default_factory=list)
+    """How long each batch took, oldest first."""
 
     @property
     def ok(self) -> bool:
@@ -72,10 +75,12 @@ class Outcome:
 
     def __str__(self) -> str:
         found = self.found or Found(0, [], 0, 0)
+        third = max(1, len(self.batches_s) // 3)
+        early, late = (statistics.median(part or [0.0]) for part in (self.batches_s[:third], self.batches_s[-third:]))
         return (
             f"records={self.records} published={self.published} kills={self.kills} in_a_batch={self.hits} "
             f"rows={found.rows} missing={len(found.missing)} repeated={found.repeated} strange={found.strange} "
-            f"audit={self.totals}"
+            f"audit={self.totals} batches={len(self.batches_s)} first_third_s={early:.1f} last_third_s={late:.1f}"
         )
 
 
@@ -106,6 +111,7 @@ def run_landing(
     lander = Lander(cluster.bootstrap_servers, [topic], directory, published // batches, machines, format)
     outcome, chance = Outcome(records, published), random.Random(f"kills {seed}")
     {DRIVERS: _land, EXECUTORS: _land_on_machines, TWINS: _land_by_twins}[who](lander, outcome, chance, kills)
+    outcome.batches_s = lander.batches_s()
     outcome.found = _found_in(Path(lander.target) if format == "parquet" else _exported(lander), records)
     if spark is None:
         outcome.totals = audited(directory, table=lander.target)["totals"]

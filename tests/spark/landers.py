@@ -83,8 +83,12 @@ class Lander:
 
     def batch_s(self) -> float:
         """How long a batch takes: the quickest that is done, for others waited for the next driver."""
+        return max(0.0, min(self.batches_s(), default=_BATCH_S))
+
+    def batches_s(self) -> list[float]:
+        """How long each batch took, oldest first: the last hundred, whose files Spark keeps."""
         begun, done = self._written("offsets"), self._written("commits")
-        return max(0.0, min((done[batch] - begun[batch] for batch in done), default=_BATCH_S))
+        return [done[batch] - begun[batch] for batch in sorted(done)]
 
     def _last(self, name: str) -> int:
         return max(self._written(name), default=-1)
