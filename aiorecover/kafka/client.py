@@ -17,7 +17,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from aiorecover.errors import DeliveryError, WalDestinationError
-from aiorecover.kafka.handshake import CREDENTIALS, FAILURES, Link, Patience, Tokens, explain, explain_closed
+from aiorecover.kafka.handshake import CREDENTIALS, FAILURES, Link, Names, Patience, Tokens, explain, explain_closed
 from aiorecover.kafka.outcomes import outcome_of
 from aiorecover.kafka.produce import Answers, ProduceRequest
 
@@ -127,6 +127,7 @@ class Client:
         self.cause: str | None = None
         self._check_cluster = check_cluster
         self._wire: _Wire | None = None
+        self._names = Names()
         self._patience = Patience()
         self._auth_pause = AUTH_PAUSE_S
         self._not_before = 0.0
@@ -149,7 +150,7 @@ class Client:
             return None
         link = Link(host, port, self.options, on_close or self.wire._on_connection_closed)  # noqa: SLF001
         try:
-            await link.open(self._patience.limit_s((host, port)))
+            await link.open(self._patience.limit_s((host, port)), self._names)
         except (*FAILURES, AssertionError, ValueError, struct.error) as error:
             self.cause = explain(error, link, self.options, advertised=advertised)
             self._patience.enter((host, port), slow=isinstance(error, TimeoutError))

@@ -4,7 +4,9 @@ import asyncio
 import logging
 import socket
 import ssl
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from aiokafka import errors as kafka
@@ -83,10 +85,47 @@ class Tokens(AbstractTokenProvider):
         return found
 
 
+class Names:
+    """Looks names up, each in a thread of its own.
+
+    asyncio does it in the loop's default executor. A name server that does not answer would fill that one, attempt by
+    attempt: nothing else in the process gets a thread then, `stop` neither, and `asyncio.run` waits for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, int], Future[object]] = {}
+
+    async def look_up(self, host: str, port: int) -> None:
+        """Wait until the name has been looked up; a look-up that still runs is shared.
+
+        Raises:
+            OSError: the name is not known.
+
+        """
+        answer = self._asked.get((host, port))
+        if answer is None:
+            answer = self._asked[host, port] = Future()
+            answer.set_running_or_notify_cancel()  # so that a caller who gives up leaves it to the next one
+            thread = threading.Thread(target=self._ask, args=(host, port, answer), name="aiorecover-names", daemon=True)
+            thread.start()
+        await asyncio.wrap_future(answer)
+
+    def _ask(self, host: str, port: int, answer: "Future[object]") -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except Exception as error:  # noqa: BLE001 - the caller's
+            del self._asked[host, port]
+            answer.set_exception(error)
+        else:
+            del self._asked[host, port]
+            answer.set_result(found)
+
+
 class Link(AIOKafkaConnection):
     """aiokafka's connection; it knows how far it came.
 
     Attributes:
+        named: the name server has answered.
         established: TCP and TLS are there.
 
     """
@@ -101,17 +140,19 @@ class Link(AIOKafkaConnection):
             on_close=on_close,
             **{name: options[name] for name in _OPTIONS if name in options},
         )
-        self.established = False
+        self.named = self.established = False
         self._limit: asyncio.Timeout | None = None
 
-    async def open(self, limit_s: float) -> None:
-        """Connect and log in.
+    async def open(self, limit_s: float, names: Names) -> None:
+        """Look the name up, connect and log in.
 
         Raises:
             KafkaError, OSError, RuntimeError, TimeoutError, AssertionError, ValueError: it came to nothing; `explain`.
 
         """
         async with asyncio.timeout(limit_s) as self._limit:
+            await names.look_up(self.host, self.port)
+            self.named = True
             await self.connect()  # type: ignore[no-untyped-call]
 
     def send(self, request: Any, expect_response: bool = True) -> Any:  # noqa: FBT001, FBT002 - aiokafka's
@@ -153,6 +194,8 @@ def explain(error: BaseException, link: Link, options: Mapping[str, Any], *, adv
     if isinstance(error, _REFUSED):
         return f"kafka refuses the credentials: mend them broker={address} error={error}"
     secured = str(options.get("security_protocol", "PLAINTEXT")).endswith("SSL")
+    if not link.named and isinstance(error, TimeoutError):
+        return f"{address} cannot be reached: the name server does not answer"
     if not link.established:
         return _explain_connecting(error, address, secured=secured, advertised=advertised)
     ending = "does not answer" if isinstance(error, TimeoutError) else "closes it, or answers nonsense"

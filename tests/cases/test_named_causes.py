@@ -6,7 +6,9 @@ import logging
 import re
 import socket
 import struct
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from aiokafka.helpers import create_ssl_context
 
 from aiorecover import DeliveryPendingError, RecoverableProducer
+from aiorecover.kafka import handshake
 from tests.kafka.test_delivery import WITHIN_MS
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
@@ -145,6 +148,22 @@ async def test_an_advertised_address_that_cannot_be_reached_is_named(
         waiting(tmp_path, "topic", cause, caplog, bootstrap_servers=servers),
     ):
         pass
+
+
+async def test_a_name_server_that_does_not_answer_is_named_and_takes_no_thread_of_the_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait())
+    monkeypatch.setattr(handshake, "FIRST_CONNECT_S", 0.1)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    try:
+        async with asyncio.timeout(SOON_S):  # the end of the producer needs a thread, too
+            cause = "kafka.test:9092 cannot be reached: the name server does not answer"
+            async with waiting(tmp_path, "topic", cause, caplog, bootstrap_servers="kafka.test:9092"):
+                await asyncio.to_thread(int)
+    finally:
+        answers.set()
 
 
 async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
