@@ -147,7 +147,8 @@ class Config:
         retry_backoff_ms: first pause before what failed is tried again; it doubles.
         retry_backoff_max_ms: longest pause; five seconds at least where a right or a topic's setting has to be mended.
         request_timeout_ms: for one request, as aiokafka's; ``send_and_wait`` and ``partitions_for`` wait so long, too.
-        stop_timeout_ms: how long ``stop()`` and the end of ``async with`` take at most.
+        stop_timeout_ms: how long ``stop()`` and the end of ``async with`` take at most; a disk that hangs adds up to
+            6 s.
         on_permanent_error: what becomes of a record that Kafka refuses for good. "dead_letter": it is kept in the ring,
             and its partition goes on; "halt": its partition stands still until the next start.
         dead_letter_topic: where dead letters are published, besides being kept. A copy that is refused there becomes a
