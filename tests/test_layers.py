@@ -31,7 +31,7 @@ LAYERS = [
         f"aiorecover.{base}"
         for base in (
             *("config", "checks", "deduplicator", "serialization", "statistics", "receipt"),
-            *("record_id", "log", "errors"),
+            *("record_id", "log", "extras", "errors"),
         )
     ],
 ]

@@ -5,11 +5,11 @@ It needs the extra ``cli``, the demo also ``demo``, ``audit`` of tables and ``la
 
 import sys
 
+from aiorecover.extras import NotInstalledError, extra
+
 __all__ = ["main"]
 
 _INTERRUPTED = 130
-_NEEDED = {"rich", "typer"}
-_INSTALL = "the aiorecover command needs typer and rich: pip install 'aiorecover[cli]', for the demo 'aiorecover[demo]'"
 
 
 def main() -> None:
@@ -18,11 +18,10 @@ def main() -> None:
     What Ctrl-C interrupts before a command can deal with it, for instance while modules are loaded, is status 130.
     """
     try:
-        from aiorecover.cli.app import app  # noqa: PLC0415 - optional dependencies, needed only here
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _NEEDED:
-            raise
-        sys.stderr.write(_INSTALL + "\n")
+        with extra("cli"):
+            from aiorecover.cli.app import app  # noqa: PLC0415 - optional dependencies, needed only here
+    except NotInstalledError as error:
+        sys.stderr.write(f"{error}\n")
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None

@@ -92,12 +92,10 @@ def one_line() -> Iterator[None]:
 
 @contextmanager
 def spark_ends() -> Iterator[None]:
-    """Likewise, where Spark may answer; a module other than pyspark that is missing is a fault of ours."""
+    """Likewise, where Spark may answer."""
     try:
         yield
-    except (ConfigError, ModuleNotFoundError) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name != "pyspark":
-            raise
+    except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         raise typer.Exit(USAGE) from None
     except EndedError as ended:

@@ -37,10 +37,8 @@ def options_of(
         ConfigError: one is missing or wrong.
 
     """
-    try:
-        from aiorecover.integrations.settings import ProducerSettings  # noqa: PLC0415 - slow to import, and optional
-    except ModuleNotFoundError:
-        raise ConfigError("pydantic-settings is not installed: pip install 'aiorecover[cli]'") from None
+    from aiorecover.integrations.settings import ProducerSettings  # noqa: PLC0415 - slow to import, and optional
+
     given: dict[str, Any] = {**pairs(options), **more, "wal_dir": wal_dir}
     if bootstrap_servers is not None:
         given["bootstrap_servers"] = bootstrap_servers

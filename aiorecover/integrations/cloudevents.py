@@ -5,8 +5,12 @@
 
 from typing import TypedDict
 
-from cloudevents.core.base import BaseCloudEvent
-from cloudevents.core.bindings.kafka import to_binary_event
+from aiorecover.extras import extra
+
+with extra("cloudevents"):
+    from cloudevents.core.base import BaseCloudEvent
+    from cloudevents.core.bindings.kafka import to_binary_event
+
 
 __all__ = ["Binary", "binary"]
 

@@ -10,8 +10,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, HTTPException, Query
-from fastapi.responses import StreamingResponse
+
+from aiorecover.extras import extra
+
+with extra("fastapi"):
+    from fastapi import APIRouter, Depends, HTTPException, Query
+    from fastapi.responses import StreamingResponse
 
 from aiorecover import ConfigError, RecoverableProducer, WalFullError
 from aiorecover.integrations.starlette import answer_live, answer_ready, exception_handlers, get_producer

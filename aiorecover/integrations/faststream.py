@@ -15,12 +15,16 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
-from faststream import kafka
-from faststream.exceptions import IncorrectState
-from faststream.kafka.helpers import AdminService
-from faststream.kafka.publisher.producer import AioKafkaFastProducerImpl
-from faststream.kafka.response import KafkaPublishCommand
-from faststream.kafka.security import parse_security
+
+from aiorecover.extras import extra
+
+with extra("faststream"):
+    from faststream import kafka
+    from faststream.exceptions import IncorrectState
+    from faststream.kafka.helpers import AdminService
+    from faststream.kafka.publisher.producer import AioKafkaFastProducerImpl
+    from faststream.kafka.response import KafkaPublishCommand
+    from faststream.kafka.security import parse_security
 
 from aiorecover import ConfigError, Receipt, RecoverableProducer
 from aiorecover.config import Options

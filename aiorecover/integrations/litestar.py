@@ -10,9 +10,12 @@
 
 from typing import Any
 
-from litestar import Request, Response, get
-from litestar.datastructures import State
-from litestar.di import NamedDependency
+from aiorecover.extras import extra
+
+with extra("litestar"):
+    from litestar import Request, Response, get
+    from litestar.datastructures import State
+    from litestar.di import NamedDependency
 
 from aiorecover import RecordTooLargeError, RecoverableProducer
 from aiorecover.integrations.web import (

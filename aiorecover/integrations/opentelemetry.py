@@ -9,7 +9,10 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter, get_meter_provider
+from aiorecover.extras import extra
+
+with extra("metrics"):
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter, get_meter_provider
 
 from aiorecover import Statistics, __version__
 from aiorecover.integrations.metrics import TABLE, Kind, Metric, Watchable, read

@@ -7,9 +7,12 @@
 import weakref
 from collections.abc import Iterator
 
-from prometheus_client import REGISTRY, CollectorRegistry
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from aiorecover.extras import extra
+
+with extra("metrics"):
+    from prometheus_client import REGISTRY, CollectorRegistry
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.registry import Collector
 
 from aiorecover.integrations.metrics import TABLE, WAL_PATH, Kind, Metric, Watchable, read
 

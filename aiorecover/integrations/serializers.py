@@ -9,7 +9,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from confluent_kafka.serialization import MessageField, SerializationContext, Serializer
+from aiorecover.extras import extra
+
+with extra("serializers"):
+    from confluent_kafka.serialization import MessageField, SerializationContext, Serializer
 
 from aiorecover import ConfigError, EncodeError
 

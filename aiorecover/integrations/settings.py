@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from aiokafka.helpers import create_ssl_context
-from pydantic import BeforeValidator, SecretStr, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-    TomlConfigSettingsSource,
-)
+
+from aiorecover.extras import extra
+
+with extra("settings"):
+    from pydantic import BeforeValidator, SecretStr, ValidationError
+    from pydantic_settings import (
+        BaseSettings,
+        PydanticBaseSettingsSource,
+        SettingsConfigDict,
+        SettingsError,
+        TomlConfigSettingsSource,
+    )
 
 from aiorecover import ConfigError
 

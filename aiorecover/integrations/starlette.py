@@ -10,9 +10,12 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from aiorecover.extras import extra
+
+with extra("starlette"):
+    from starlette.requests import HTTPConnection, Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
 
 from aiorecover import RecordTooLargeError, RecoverableProducer
 from aiorecover.integrations.web import (

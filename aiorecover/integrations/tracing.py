@@ -10,9 +10,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
-from opentelemetry import propagate
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvider, get_current_span, get_tracer
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from aiorecover.extras import extra
+
+with extra("tracing"):
+    from opentelemetry import propagate
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvider, get_current_span, get_tracer
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from aiorecover import ConfigError, DeliveryReport, EncodeError, __version__
 

@@ -1,13 +1,10 @@
 """Says clearly that pyspark is not there, or too old; imported before everything else that wants it."""
 
 from aiorecover.errors import ConfigError
+from aiorecover.extras import extra
 
-try:
+with extra("spark"):
     import pyspark
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"aiorecover.spark needs {error.name}, and Java 17 or newer: pip install 'aiorecover[spark]'", name="pyspark"
-    ) from error
 
 __all__: list[str] = []
 

@@ -43,6 +43,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
+from aiorecover.extras import extra
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
@@ -51,8 +53,6 @@ __all__ = ["DISCONNECT", "ApiKey", "MockCluster", "MockRequest"]
 
 # librdkafka's RD_KAFKA_RESP_ERR__TRANSPORT. Pushed as an error it makes the mock broker cut the connection.
 DISCONNECT: Final = -195
-
-_INSTALL = "the mock cluster is inside the confluent-kafka wheel: pip install 'aiorecover[demo]'"
 
 # From librdkafka's headers.
 _PRODUCER = 0  # rd_kafka_type_t
@@ -352,10 +352,8 @@ def _signals_blocked() -> Iterator[None]:
 @functools.cache
 def _library() -> ctypes.CDLL:
     """Load librdkafka with the argument and result types of every function that is used here."""
-    try:
+    with extra("demo"):
         from confluent_kafka import cimpl  # noqa: PLC0415 - an optional dependency, needed only here
-    except ImportError as error:
-        raise ImportError(_INSTALL) from error
     # The extension module is linked with librdkafka, bundled or the system's, and a look-up in a module goes
     # on in what it is linked with: no need to know where a wheel keeps its libraries.
     library = ctypes.CDLL(cimpl.__file__)

@@ -99,18 +99,6 @@ def test_a_kafka_that_is_not_there_is_one_clear_error(tmp_path: pathlib.Path) ->
     assert "Traceback" not in done.stderr
 
 
-def test_without_typer_the_command_names_the_remedy() -> None:
-    code = "import sys; sys.modules['typer'] = None; from aiorecover.cli import main; main()"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=child_environment()
-    )
-    assert done.returncode == 2
-    assert done.stderr.strip() == (
-        "the aiorecover command needs typer and rich: pip install 'aiorecover[cli]', for the demo 'aiorecover[demo]'"
-    )
-
-
 @pytest.mark.asyncio
 async def test_a_demo_that_finds_a_record_missing_fails_and_keeps_the_directory(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

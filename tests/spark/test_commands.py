@@ -122,7 +122,7 @@ def last_line(tmp_path: Path, before: str = "", settings: Sequence[str] = (), **
 
 
 def test_where_the_extra_is_not_installed_one_line_says_how_to_have_it(tmp_path: Path) -> None:
-    said = "aiorecover.spark needs pyspark, and Java 17 or newer: pip install 'aiorecover[spark]'"
+    said = "pyspark is not installed: pip install 'aiorecover[spark]'"
     assert last_line(tmp_path, NOT_INSTALLED) == said
 
 

@@ -16,6 +16,7 @@ from aiorecover.audit import local
 from aiorecover.cli.auditing.show import count_of
 from aiorecover.cli.options import pairs
 from aiorecover.errors import ConfigError
+from aiorecover.extras import extra
 from aiorecover.record_id import parse_record_id
 
 if TYPE_CHECKING:
@@ -151,6 +152,8 @@ def draw(html: pathlib.Path, options: Options, found: dict[str, Any]) -> None:
 
 def _check_page(html: pathlib.Path) -> None:
     """Before the work, which may take hours. What was not there is not there behind it."""
+    with extra("cli"):
+        import jinja2  # noqa: F401, PLC0415 - only a page needs it
     try:
         if not html.parent.is_dir():
             raise ConfigError(f"the directory of --html is not there: make it html={html}")
