@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 import uvloop
-from rich.console import Console
 
 from aiorecover.cli.auditing import command as auditing
 from aiorecover.cli.auditing import show as audit_show
@@ -18,13 +17,14 @@ from aiorecover.cli.broker_commands import add_to as add_broker_commands
 from aiorecover.cli.demo import command as demo_command
 from aiorecover.cli.demo.view import View, show_verdict
 from aiorecover.cli.directory_commands import add_to as add_directory_commands
-from aiorecover.cli.endings import FAILED, INTERRUPTED, USAGE, print_json, spark_ends
+from aiorecover.cli.endings import FAILED, Commands, Output, print_json
 from aiorecover.cli.letter_commands import app as letters
 from aiorecover.ring.writer import LANGUAGE
 
 __all__ = ["app"]
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="aiorecover: publish to Kafka without waiting, and without losing a record.",
@@ -91,17 +91,8 @@ def demo(
         seed=seed,
         exactly_once=exactly_once,
     )
-    console = Console(stderr=json_output, highlight=False)
-    try:
-        outcome = uvloop.run(demo_command.run(options, View(console)))
-    except demo_command.UsageError as error:
-        sys.stderr.write(f"{error}\n")
-        raise typer.Exit(USAGE) from None
-    except demo_command.DemoError as error:
-        sys.stderr.write(f"{error}\n")
-        raise typer.Exit(FAILED) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    console = Output(stderr=json_output)
+    outcome = uvloop.run(demo_command.run(options, View(console)))
     if json_output:
         print_json(outcome.as_json())
     else:
@@ -195,15 +186,13 @@ def audit(
         verbose=verbose,
         kafka_options=kafka_option or [],
     )
-    with spark_ends():
-        found = auditing.run(options)
+    found = auditing.run(options)
     if json_output:
         print_json(found)
     else:
-        audit_show.show(Console(highlight=False), found)
+        audit_show.show(Output(), found)
     if html is not None:
-        with spark_ends():
-            auditing.draw(html, options, found)
+        auditing.draw(html, options, found)
     raise typer.Exit(0 if is_whole(found) else FAILED)
 
 
@@ -252,25 +241,24 @@ def land(
     3: what was to be landed next is not in Kafka any more, or a topic was deleted and made anew. 4: all is landed, and
     there were conflicts. 130 or 143: stopped, by Ctrl-C or SIGTERM; the next start goes on.
     """
-    with spark_ends():
-        from aiorecover.cli import land as landing  # noqa: PLC0415 - pyspark is optional, and slow to import
+    from aiorecover.cli import land as landing  # noqa: PLC0415 - pyspark is optional, and slow to import
 
-        status = landing.run(
-            landing.Options(
-                bootstrap_servers=bootstrap_servers,
-                topics=topic,
-                target=target,
-                checkpoint=checkpoint,
-                format=format,
-                available_now=available_now,
-                max_offsets_per_trigger=max_offsets_per_trigger,
-                files_per_batch=files_per_batch,
-                json=json_output,
-                master=master,
-                settings=conf or [],
-                verbose=verbose,
-                kafka_options=kafka_option or [],
-            ),
-            Console(highlight=False),
-        )
+    status = landing.run(
+        landing.Options(
+            bootstrap_servers=bootstrap_servers,
+            topics=topic,
+            target=target,
+            checkpoint=checkpoint,
+            format=format,
+            available_now=available_now,
+            max_offsets_per_trigger=max_offsets_per_trigger,
+            files_per_batch=files_per_batch,
+            json=json_output,
+            master=master,
+            settings=conf or [],
+            verbose=verbose,
+            kafka_options=kafka_option or [],
+        ),
+        Output(),
+    )
     raise typer.Exit(status)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
 from aiorecover.cli.bench import measure
 from aiorecover.cli.doctor import BAD, FINE, UNSURE, examine
-from aiorecover.cli.endings import FAILED, one_line, print_json
+from aiorecover.cli.endings import FAILED, Output, print_json
 from aiorecover.cli.inspection import print_line
 from aiorecover.cli.options import JSON, OPTION, SERVERS, options_of
 from aiorecover.config import Config
@@ -50,17 +49,16 @@ def doctor(
                 _print(console, finding)
         return findings
 
-    console = Console(highlight=False)
-    with one_line():
-        given = options_of(wal_dir, bootstrap_servers, option or ())
-        config = Config.from_options(given.pop("wal_dir"), given.pop("bootstrap_servers"), given)
-        findings = uvloop.run(look())
+    console = Output()
+    given = options_of(wal_dir, bootstrap_servers, option or ())
+    config = Config.from_options(given.pop("wal_dir"), given.pop("bootstrap_servers"), given)
+    findings = uvloop.run(look())
     if json_output:
         print_json([finding._asdict() for finding in findings])
     raise typer.Exit(FAILED if any(finding.level == BAD for finding in findings) else 0)
 
 
-def _print(console: Console, finding: Finding) -> None:
+def _print(console: Output, finding: Finding) -> None:
     line = f"{finding.level:7}  {finding.subject}: {finding.text}"
     print_line(console, line, style=STYLES[finding.level] if finding.level != FINE else None)
     if finding.remedy:
@@ -88,7 +86,7 @@ def bench(
         given.pop("wal_dir")
         return [figures async for figures in measure(given, topic, records, size, directory)]
 
-    with one_line(), tempfile.TemporaryDirectory(dir=wal_dir, prefix="aiorecover-bench-") as temporary:
+    with tempfile.TemporaryDirectory(dir=wal_dir, prefix="aiorecover-bench-") as temporary:
         found = uvloop.run(compare(pathlib.Path(temporary)))
     if json_output:
         print_json(found)
@@ -102,7 +100,7 @@ def bench(
         else:
             rates = (f"{one[name]:,.0f}" for name in ("accepted_per_second", "delivered_per_second"))
             table.add_row(one["producer"], *rates, f"{one['cpu_us_per_record']:.2f}")
-    Console(highlight=False).print(table)
+    Output().print(table)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from aiorecover import RecoverableProducer
 from aiorecover.cli import drainage, inspection
-from aiorecover.cli.endings import FAILED, one_line, print_json, reported
+from aiorecover.cli.endings import FAILED, Output, print_json, reported
 from aiorecover.cli.inspection import is_whole, show_checked, verified
 from aiorecover.cli.options import JSON, OPTION, PATH, SERVERS, TOPIC, producer_of
 from aiorecover.cli.records import New, about, lines, stored, without_bytes, write_lines
@@ -50,12 +50,11 @@ def status(path: PATH, json_output: JSON = False) -> None:
 
     Exit status 0: all is whole. 1: something is damaged or cannot be read. 2: nothing of aiorecover is there.
     """
-    with one_line():
-        found = inspection.inspect(path)
+    found = inspection.inspect(path)
     if json_output:
         print_json(found)
     else:
-        inspection.show(Console(highlight=False), found)
+        inspection.show(Output(), found)
     raise typer.Exit(FAILED if inspection.unreadable(found) else 0)
 
 
@@ -74,23 +73,22 @@ def cat(
 
     Exit status 0: done. 1: a directory cannot be read. 2: nothing of aiorecover is there. 130: Ctrl-C.
     """
-    with one_line():
-        is_new, left = New(), limit
-        while True:
-            began = monotonic()
-            paths = [one.path for one in inspection.instances_at(path)]
-            found = (record for where, record in stored(paths, topic or ()) if is_new(where, record))
-            for record in islice(found, left):
-                described = about(record)
-                for line in [_json(described)] if json_output else lines(described):
-                    sys.stdout.write(line + "\n")
-                left = left and left - 1
-                if left == 0:
-                    return
-            sys.stdout.flush()
-            if not follow:
+    is_new, left = New(), limit
+    while True:
+        began = monotonic()
+        paths = [one.path for one in inspection.instances_at(path)]
+        found = (record for where, record in stored(paths, topic or ()) if is_new(where, record))
+        for record in islice(found, left):
+            described = about(record)
+            for line in [_json(described)] if json_output else lines(described):
+                sys.stdout.write(line + "\n")
+            left = left and left - 1
+            if left == 0:
                 return
-            sleep(max(LOOK_S, SHARE * (monotonic() - began)))
+        sys.stdout.flush()
+        if not follow:
+            return
+        sleep(max(LOOK_S, SHARE * (monotonic() - began)))
 
 
 def verify(path: PATH, json_output: JSON = False) -> None:
@@ -98,12 +96,11 @@ def verify(path: PATH, json_output: JSON = False) -> None:
 
     Exit status 0: all is whole. 1: something is damaged or cannot be read. 2: nothing of aiorecover is there.
     """
-    with one_line():
-        found = [verified(one.path) for one in inspection.instances_at(path)]
+    found = [verified(one.path) for one in inspection.instances_at(path)]
     if json_output:
         print_json(found)
     else:
-        show_checked(Console(highlight=False), found)
+        show_checked(Output(), found)
     raise typer.Exit(FAILED if not all(map(is_whole, found)) else 0)
 
 
@@ -121,14 +118,13 @@ def export(
     Exit status 0: done. 1: a directory cannot be read, or the file is there or cannot be written. 2: nothing of
     aiorecover is there.
     """
-    with one_line():
-        paths = [one.path for one in inspection.instances_at(path)]
-        found = (about(record) for _, record in stored(paths, topic or (), dead=None))
-        lines = (_json(described).encode() for described in found)
-        if output is None:
-            sys.stdout.buffer.writelines(line + b"\n" for line in lines)
-        else:
-            write_lines(output, lines)
+    paths = [one.path for one in inspection.instances_at(path)]
+    found = (about(record) for _, record in stored(paths, topic or (), dead=None))
+    lines = (_json(described).encode() for described in found)
+    if output is None:
+        sys.stdout.buffer.writelines(line + b"\n" for line in lines)
+    else:
+        write_lines(output, lines)
 
 
 def top(
@@ -144,9 +140,9 @@ def top(
 
     Exit status 0: --looks are over. 2: nothing of aiorecover is there. 130: Ctrl-C.
     """
-    console = Console(highlight=False)
+    console = Output()
     live = Live(console=console, screen=True, auto_refresh=False) if console.is_terminal and not json_output else None
-    with one_line(), live or nullcontext():
+    with live or nullcontext():
         watch, left = Watch(path), looks
         while True:
             seen = watch.look()
@@ -177,7 +173,7 @@ def drain(
     130: Ctrl-C; the next start goes on.
     """
     terminal = Console(stderr=True)
-    with one_line(), Progress(*COLUMNS, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
+    with Progress(*COLUMNS, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
         bar = progress.add_task("delivered", total=None)
 
         def report(done: int, total: int) -> None:
@@ -191,7 +187,7 @@ def drain(
     if json_output:
         print_json(outcomes)
     else:
-        console = Console(highlight=False)
+        console = Output()
         for one in outcomes:
             letters = f", {one['dead_lettered']:,} became dead letters" if one["dead_lettered"] else ""
             line = f"{one['path']}: {one['delivered']:,} delivered{letters}, {one['left']:,} left"
@@ -209,21 +205,20 @@ def discard(
     Exit status 0: they are gone. 1: one has an owner, or could not be removed. 2: --yes is missing, or nothing of
     aiorecover is there.
     """
-    with one_line():
-        found = inspection.instances_at(path)
+    found = inspection.instances_at(path)
+    for one in found:
+        drainage.free(one)
+    if not yes:
+        about = inspection.inspect(path)
+        if json_output:
+            print_json(about)
+        else:
+            inspection.show(Output(), about)
+        raise ConfigError("all of this is thrown away with --yes, and nothing is without")
+    with reported(json_output) as report:
         for one in found:
-            drainage.free(one)
-        if not yes:
-            about = inspection.inspect(path)
-            if json_output:
-                print_json(about)
-            else:
-                inspection.show(Console(highlight=False), about)
-            raise ConfigError("all of this is thrown away with --yes, and nothing is without")
-        with reported(json_output) as report:
-            for one in found:
-                count = drainage.discard(one.path)
-                report({"path": str(one.path), "records": count}, f"{one.path}: {count:,} records are thrown away")
+            count = drainage.discard(one.path)
+            report({"path": str(one.path), "records": count}, f"{one.path}: {count:,} records are thrown away")
 
 
 def _json(described: dict[str, Any]) -> str:

@@ -1,35 +1,28 @@
-"""Print results for machines, and end a command that was stopped or has failed."""
+"""Print results for machines, and end a command that was stopped or has failed, each with its exit status."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from aiokafka.errors import KafkaError
+from rich.console import Console
+from typer.core import TyperGroup
 
 from aiorecover.errors import ConfigError, RecoverError, WalFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = [
-    "FAILED",
-    "INTERRUPTED",
-    "USAGE",
-    "EndedError",
-    "StoppedError",
-    "one_line",
-    "print_json",
-    "reported",
-    "spark_ends",
-]
+__all__ = ["FAILED", "Commands", "EndedError", "Output", "StoppedError", "print_json", "reported"]
 
 FAILED = 1
 USAGE = 2
-INTERRUPTED = 130
 
 _BY_SIGNAL = 128  # what shells add to the number of the signal that has ended a process
 
@@ -48,6 +41,49 @@ class StoppedError(EndedError):
     def __init__(self, number: int, message: str = "stopped") -> None:
         super().__init__(message, _BY_SIGNAL + number)
         self.number = number
+
+
+class Commands(TyperGroup):
+    """Runs a command, and ends it with one sentence and no traceback where its user can mend what is wrong.
+
+    Where the reader of stdout has gone, as in ``aiorecover cat wal | head``, it ends without a word, with the status
+    of a program that SIGPIPE has ended.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that the line names."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+            raise typer.Exit(_BY_SIGNAL + signal.SIGPIPE) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(_BY_SIGNAL + signal.SIGINT) from None
+        except EndedError as ended:
+            _end(ended, ended.status)
+        except (ConfigError, WalFormatError) as error:
+            _end(error, USAGE)
+        except (RecoverError, KafkaError, OSError) as error:
+            _end(error, FAILED)
+
+
+def _end(error: Exception, status: int) -> NoReturn:
+    sys.stderr.write(f"{error}\n")
+    raise typer.Exit(status) from None
+
+
+class Output(Console):
+    """Standard output for people: colours where it is a terminal, and nothing highlighted by guess."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, **options)
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Leave it to `Commands`: rich would end the process with status 1."""
+        raise BrokenPipeError
 
 
 def print_json(found: Any) -> None:
@@ -71,35 +107,3 @@ def reported(as_json: bool) -> Iterator[Callable[[dict[str, Any], str], None]]:
     finally:
         if as_json:
             print_json(done)
-
-
-@contextmanager
-def one_line() -> Iterator[None]:
-    """End the command with one sentence, no traceback, where something is wrong that its user can mend."""
-    try:
-        yield
-    except (ConfigError, WalFormatError) as error:
-        sys.stderr.write(f"{error}\n")
-        raise typer.Exit(USAGE) from None
-    except (RecoverError, KafkaError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # of `aiorecover cat wal | head`
-            raise
-        sys.stderr.write(f"{error}\n")
-        raise typer.Exit(FAILED) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-
-
-@contextmanager
-def spark_ends() -> Iterator[None]:
-    """Likewise, where Spark may answer."""
-    try:
-        yield
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        raise typer.Exit(USAGE) from None
-    except EndedError as ended:
-        sys.stderr.write(f"{ended}\n")
-        raise typer.Exit(ended.status) from None
-    except KeyboardInterrupt:  # before there was anything to stop
-        raise typer.Exit(INTERRUPTED) from None

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
 from aiorecover import DeadLetter
 from aiorecover.cli import inspection
 from aiorecover.cli.drainage import free
-from aiorecover.cli.endings import one_line, print_json, reported
+from aiorecover.cli.endings import Output, print_json, reported
 from aiorecover.cli.options import JSON, OPTION, PATH, SERVERS, producer_of
 from aiorecover.cli.records import about, stored, text_of, topic_of, without_bytes, write_lines
 from aiorecover.errors import ConfigError, PermanentDeliveryError
@@ -42,8 +41,7 @@ def list_letters(path: PATH, json_output: JSON = False) -> None:
 
     Exit status 0: done. 1: a directory cannot be read. 2: nothing of aiorecover is there.
     """
-    with one_line():
-        found = [about(record) for record in _letters(path)]
+    found = [about(record) for record in _letters(path)]
     if json_output:
         print_json([without_bytes(one) for one in found])
         return
@@ -52,7 +50,7 @@ def list_letters(path: PATH, json_output: JSON = False) -> None:
         table.add_column(title, overflow="fold")
     for one in found:
         table.add_row(one["id"], text_of(one["topic"].encode()), str(one["partition"]), text_of(_why(one).encode()))
-    console = Console(highlight=False)
+    console = Output()
     if found:
         console.print(table)
     console.print(f"{len(found):,} dead letters")
@@ -64,13 +62,12 @@ def show(path: PATH, record_id: Annotated[str, typer.Argument(help="The id of a 
 
     Exit status 0: done. 1: a directory cannot be read. 2: there is no such letter, or nothing of aiorecover is there.
     """
-    with one_line():
-        for record in _letters(path):
-            if record.record_id == record_id:
-                plain = without_bytes(about(record))
-                sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
-                return
-        raise ConfigError(f"there is no such letter: 'aiorecover dead-letters list' names them record_id={record_id!r}")
+    for record in _letters(path):
+        if record.record_id == record_id:
+            plain = without_bytes(about(record))
+            sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
+            return
+    raise ConfigError(f"there is no such letter: 'aiorecover dead-letters list' names them record_id={record_id!r}")
 
 
 @app.command()
@@ -80,8 +77,7 @@ def export(path: PATH, output: Annotated[pathlib.Path, typer.Option("--output", 
     Exit status 0: done. 1: a directory cannot be read, or the file is there or cannot be written. 2: nothing of
     aiorecover is there.
     """
-    with one_line():
-        write_lines(output, (msgspec.json.encode(_letter_of(record)) for record in _letters(path)))
+    write_lines(output, (msgspec.json.encode(_letter_of(record)) for record in _letters(path)))
 
 
 @app.command()
@@ -99,8 +95,7 @@ def requeue(
     Exit status 0: it is in Kafka. 1: it is in the ring, or became dead letters again, or a directory has an owner. 2:
     an option is wrong, there is no such letter, or nothing of aiorecover is there.
     """
-    with one_line():
-        uvloop.run(_deal(path, _which(record_id, every), bootstrap_servers, option or (), timeout, json_output))
+    uvloop.run(_deal(path, _which(record_id, every), bootstrap_servers, option or (), timeout, json_output))
 
 
 @app.command()
@@ -118,11 +113,10 @@ def purge(
     Exit status 0: they are gone. 1: a directory has an owner, or cannot be read. 2: an option is wrong, there is no
     such letter, --yes is missing, or nothing of aiorecover is there.
     """
-    with one_line():
-        which = _which(record_id, every)
-        if not yes:
-            raise ConfigError("say --yes as well: what is purged is nowhere any more")
-        uvloop.run(_deal(path, which, bootstrap_servers, option or (), None, json_output))
+    which = _which(record_id, every)
+    if not yes:
+        raise ConfigError("say --yes as well: what is purged is nowhere any more")
+    uvloop.run(_deal(path, which, bootstrap_servers, option or (), None, json_output))
 
 
 async def _deal(

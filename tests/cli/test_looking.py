@@ -5,12 +5,14 @@ import importlib.metadata
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from aiorecover import RecoverableProducer
@@ -92,6 +94,17 @@ def test_one_instance_may_be_named_and_everything_comes_as_json(tmp_path: Path) 
     assert first["headers"] == [{"name": "h", "value_base64": "/w=="}]
 
 
+@pytest.mark.parametrize("words", ["status", "cat"])
+def test_a_reader_that_has_gone_ends_a_command_without_a_word(words: str, tmp_path: Path) -> None:
+    asyncio.run(leave(tmp_path, 10))
+    gone, pipe = os.pipe()
+    os.close(gone)
+    command = [sys.executable, "-m", "aiorecover", words, str(tmp_path)]
+    done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(pipe)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
 def test_an_export_has_each_record_and_leaves_it_where_it_is(tmp_path: Path) -> None:
     asyncio.run(leave(tmp_path / "wal", 50))
     assert run("export", tmp_path / "wal", "--output", tmp_path / "records.jsonl").exit_code == 0
@@ -118,7 +131,7 @@ async def move_to_partitions(wal_dir: Path) -> None:
 
 
 def test_records_are_followed_into_the_next_process_and_into_their_partition(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happens = iter([leave(tmp_path, 2), leave(tmp_path, 3), move_to_partitions(tmp_path)])
 
@@ -130,10 +143,9 @@ def test_records_are_followed_into_the_next_process_and_into_their_partition(
 
     asyncio.run(leave(tmp_path, 1))
     monkeypatch.setattr(directory_commands, "sleep", sleep)
-    with pytest.raises(typer.Exit) as ended:
-        directory_commands.cat(tmp_path, follow=True, json_output=True)
-    assert ended.value.exit_code == 130
-    ids = [json.loads(line)["id"].partition("/")[2] for line in capsys.readouterr().out.splitlines()]
+    done = run("cat", tmp_path, "--follow", "--json")
+    assert done.exit_code == 130
+    ids = [json.loads(line)["id"].partition("/")[2] for line in done.stdout.splitlines()]
     assert ids == ["1/1", "2/1", "2/2", "3/1", "3/2", "3/3", "4/1"]
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from aiorecover.cli.demo.view import View
 
-__all__ = ["DemoError", "Options", "Outcome", "UsageError", "run"]
+__all__ = ["DemoError", "Options", "Outcome", "run"]
 
 PARTITIONS = 6
 REPLICAS = 3
@@ -50,10 +50,6 @@ RESTART_S = 0.3
 BEGINNING_S = 0.4  # within it a publisher finds out what became of the transaction that was left open
 CAUGHT_UP_S = 0.1  # of publishing, which may wait in a broker's good days
 SPARE_S = 40.0  # beyond the time that publishing takes: outages, restarts, delivery of the rest, reading back
-
-
-class UsageError(Exception):
-    """An option or an installation needs mending; nothing was started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,7 @@ async def run(options: Options, view: View) -> Outcome:
     """Play the whole demonstration and judge it.
 
     Raises:
-        UsageError: nothing was started.
+        ConfigError: an option or an installation needs mending; nothing was started.
         DemoError: it has broken down, or takes too long.
 
     """
@@ -143,25 +139,25 @@ def _check(options: Options) -> None:
         if options.topic is not None:
             check_topic(options.topic)
         Config.from_options(options.wal_dir or "wal", options.bootstrap_servers or "localhost", {})
-    except (ConfigError, EncodeError) as error:
-        raise UsageError(str(error)) from None
+    except EncodeError as error:
+        raise ConfigError(str(error)) from None
     if options.bootstrap_servers is not None:
         return
     if options.exactly_once:
-        raise UsageError(
+        raise ConfigError(
             "--exactly-once needs a Kafka of yours, --bootstrap-servers host:port: the embedded broker neither "
             "fences a producer nor keeps its position"
         )
     if importlib.util.find_spec("confluent_kafka") is None:
-        raise UsageError("the embedded broker is inside confluent-kafka: pip install 'aiorecover[demo]'")
+        raise ConfigError("the embedded broker is inside confluent-kafka: pip install 'aiorecover[demo]'")
     if options.records > MOST_EMBEDDED_RECORDS:
-        raise UsageError(
+        raise ConfigError(
             f"the embedded broker keeps no more than --records {MOST_EMBEDDED_RECORDS}: ask for fewer, or "
             "use a Kafka of yours with --bootstrap-servers"
         )
     if options.wal_dir is not None and options.wal_dir.exists() and any(options.wal_dir.iterdir()):
         message = "the embedded broker is a new cluster each time, so its --wal-dir must be new too"
-        raise UsageError(f"{message} wal_dir={options.wal_dir}")
+        raise ConfigError(f"{message} wal_dir={options.wal_dir}")
 
 
 @contextlib.asynccontextmanager

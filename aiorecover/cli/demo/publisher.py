@@ -16,6 +16,7 @@ import msgspec
 
 from aiorecover.cli.demo.child import Task
 from aiorecover.cli.demo.verdict import Ordinal
+from aiorecover.cli.endings import FAILED, EndedError
 from aiorecover.cli.inspection import inspect
 from aiorecover.errors import WalFormatError
 from aiorecover.testing.mock_cluster_process import child_environment
@@ -32,8 +33,11 @@ READ_BLOCK = 1 << 16
 LOG_LINES_SHOWN = 15
 
 
-class DemoError(Exception):
+class DemoError(EndedError):
     """The demonstration itself broke; it says nothing about the records."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, FAILED)
 
 
 @dataclass(slots=True)
