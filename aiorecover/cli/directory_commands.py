@@ -69,7 +69,8 @@ def cat(
 ) -> None:
     """Show records that wait, each partition in its order, keys and values cut at 200 bytes; with --json whole.
 
-    A terminal obeys nothing in them. What is delivered between two looks of --follow does not show.
+    A terminal obeys nothing in them; a null shows as "no key", "no value". What is delivered between two looks of
+    --follow does not show.
 
     Exit status 0: done. 1: a directory cannot be read. 2: nothing of aiorecover is there. 130: Ctrl-C.
     """

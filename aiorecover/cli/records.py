@@ -101,11 +101,9 @@ def without_bytes(described: dict[str, Any]) -> dict[str, Any]:
 def lines(described: dict[str, Any]) -> Iterator[str]:
     """Yield what a record is, and below it what may be long."""
     fields = [f"{name}={described[name]}" for name in ("topic", "partition", "timestamp_ms")]
-    yield " ".join([described["id"], *fields, f"key={text_of(described['key'])}"])
-    yield f"    value={text_of(described['value'])}"
-    yield from (f"    {one['name']}={text_of(one['value'])}" for one in described["headers"])
-    if "dead_letter" in described:
-        yield f"    dead letter: {described['dead_letter']}"
+    yield " ".join([described["id"], *fields, _named("key", described["key"])])
+    yield f"    {_named('value', described['value'])}"
+    yield from (f"    {_named(one['name'], one['value'])}" for one in described["headers"])
 
 
 def write_lines(path: pathlib.Path, lines: Iterable[bytes]) -> None:
@@ -132,10 +130,14 @@ def write_lines(path: pathlib.Path, lines: Iterable[bytes]) -> None:
     sys.stderr.write(f"{path}: {count:,} records\n")
 
 
-def text_of(data: bytes | None, most: int = BYTES_SHOWN) -> str:
+def _named(name: str, data: bytes | None) -> str:
+    """Return ``name=data``; of a null, which is no text that looks like one, that there is none."""
+    shown = text_of(name.encode())
+    return f"no {shown}" if data is None else f"{shown}={text_of(data)}"
+
+
+def text_of(data: bytes, most: int = BYTES_SHOWN) -> str:
     """Return readable text with nothing in it that a terminal would obey: that, and what is not UTF-8, as escapes."""
-    if data is None:
-        return "None"
     text = data[:most].decode("utf-8", "surrogateescape")
     return "".join(map(_shown, text)) + ("…" if len(data) > most else "")
 

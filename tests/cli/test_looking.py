@@ -78,6 +78,19 @@ def test_records_are_shown_and_a_terminal_obeys_nothing_in_them(tmp_path: Path) 
     assert run("cat", tmp_path, "--topic", "others").stdout == ""
 
 
+def test_a_null_is_not_a_text_that_looks_like_it_and_a_header_s_name_is_not_obeyed(tmp_path: Path) -> None:
+    async def leave_nulls() -> None:
+        async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=0) as producer:
+            await producer.publish("orders", None, key="None")
+            await producer.publish("orders", b"None", headers=[("\x1b[31m", None)])
+
+    asyncio.run(leave_nulls())
+    first, second = (run("cat", tmp_path).stdout.splitlines()[at : at + 3] for at in (0, 2))
+    assert (first[0].split()[-1], first[1]) == ("key=None", "    no value")
+    assert (" ".join(second[0].split()[-2:]), *second[1:]) == ("no key", "    value=None", "    no \\x1b[31m")
+    assert [(one["key"], one["value"]) for one in as_json("cat", tmp_path)] == [("None", None), (None, "None")]
+
+
 def test_one_instance_may_be_named_and_everything_comes_as_json(tmp_path: Path) -> None:
     asyncio.run(leave(tmp_path, 20, instance="here"))
     (one,) = as_json("status", tmp_path / "here")
