@@ -93,8 +93,11 @@ def print_json(found: Any) -> None:
 
 
 @contextmanager
-def reported(as_json: bool) -> Iterator[Callable[[dict[str, Any], str], None]]:
-    """Give a function that reports what was done, as data and as text; as JSON it is one list, also after an error."""
+def reported(as_json: bool, otherwise: str = "") -> Iterator[Callable[[dict[str, Any], str], None]]:
+    """Yield a function that reports what was done, as data and as text; as JSON it is one list, also after an error.
+
+    ``otherwise``: the text where nothing was done.
+    """
     done: list[dict[str, Any]] = []
 
     def report(about: dict[str, Any], line: str) -> None:
@@ -104,6 +107,8 @@ def reported(as_json: bool) -> Iterator[Callable[[dict[str, Any], str], None]]:
 
     try:
         yield report
+        if otherwise and not done and not as_json:
+            sys.stdout.write(otherwise + "\n")
     finally:
         if as_json:
             print_json(done)

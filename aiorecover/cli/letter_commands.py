@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
 import pathlib
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 import uvloop
 from rich.table import Table
 
-from aiorecover import DeadLetter
+from aiorecover import DeadLetter, RecoverableProducer
 from aiorecover.cli import inspection
 from aiorecover.cli.drainage import free
 from aiorecover.cli.endings import Output, print_json, reported
-from aiorecover.cli.options import JSON, OPTION, PATH, SERVERS, producer_of
+from aiorecover.cli.options import JSON, OPTION, PATH, SERVERS, producer_of, stored_options
 from aiorecover.cli.records import about, stored, text_of, topic_of, without_bytes, write_lines
 from aiorecover.errors import ConfigError, PermanentDeliveryError
 from aiorecover.reporting import context_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator
 
+    from aiorecover.ring.directory import Instance
     from aiorecover.ring.inspect import StoredRecord
 
 __all__ = ["app"]
@@ -32,6 +35,8 @@ app = typer.Typer(no_args_is_help=True, help="Look at the records that Kafka ref
 
 ID = Annotated[str | None, typer.Argument(help="The id of one letter.")]
 ALL = Annotated[bool, typer.Option("--all", help="All letters.")]
+NOWHERE: Final = "127.0.0.1:1"  # no Kafka is there
+NONE: Final = "0 dead letters"
 LIMIT_S = Annotated[float, typer.Option(min=0, help="Seconds that Kafka has to take them.")]
 
 
@@ -95,7 +100,24 @@ def requeue(
     Exit status 0: it is in Kafka. 1: it is in the ring, or became dead letters again, or a directory has an owner. 2:
     an option is wrong, there is no such letter, or nothing of aiorecover is there.
     """
-    uvloop.run(_deal(path, _which(record_id, every), bootstrap_servers, option or (), timeout, json_output))
+    which = _which(record_id, every)
+
+    async def publish_again() -> None:
+        for one in found:
+            async with producer_of(one.path, bootstrap_servers, option or (), stop_timeout_ms=0) as producer:
+                count = await producer.dead_letters.requeue(which)
+                report(
+                    {"path": str(one.path), "published_again": count},
+                    f"{one.path}: {count:,} dead letters are published again",
+                )
+                await producer.flush(int(timeout * 1000))
+                if again := producer.statistics().dead_lettered:
+                    refused = f"{again:,} records were refused again: 'aiorecover dead-letters list' says why"
+                    raise PermanentDeliveryError(refused)
+
+    found = _holders(path, which)
+    with reported(json_output, otherwise=NONE) as report:
+        uvloop.run(publish_again())
 
 
 @app.command()
@@ -104,52 +126,57 @@ def purge(
     record_id: ID = None,
     every: ALL = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
-    bootstrap_servers: SERVERS = None,
-    option: OPTION = None,
     json_output: JSON = False,
 ) -> None:
-    """Throw letters away for good; Kafka is not needed, but its address is.
+    """Throw letters away for good; nothing is delivered meanwhile.
 
-    Exit status 0: they are gone. 1: a directory has an owner, or cannot be read. 2: an option is wrong, there is no
-    such letter, --yes is missing, or nothing of aiorecover is there.
+    Exit status 0: they are gone. 1: a directory has an owner, or cannot be read. 2: there is no such letter, --yes is
+    missing, or nothing of aiorecover is there.
     """
     which = _which(record_id, every)
     if not yes:
         raise ConfigError("say --yes as well: what is purged is nowhere any more")
-    uvloop.run(_deal(path, which, bootstrap_servers, option or (), None, json_output))
+
+    async def throw_away() -> None:
+        for one in found:
+            async with _offline(one.path) as producer:
+                count = await producer.dead_letters.purge(which or "all")
+            report({"path": str(one.path), "purged": count}, f"{one.path}: {count:,} dead letters are purged")
+
+    found = _holders(path, which)
+    with reported(json_output, otherwise=NONE) as report:
+        uvloop.run(throw_away())
 
 
-async def _deal(
-    path: pathlib.Path,
-    which: str | None,
-    servers: str | None,
-    options: Sequence[str],
-    limit_s: float | None,
-    as_json: bool,
-) -> None:
-    """Requeue letters, or without ``limit_s`` purge them."""
+@asynccontextmanager
+async def _offline(path: pathlib.Path) -> AsyncIterator[RecoverableProducer]:
+    """Open a directory with a producer that reaches no Kafka, and says nothing of that."""
+    log = logging.getLogger("aiorecover")
+    log.disabled = True
+    try:
+        async with RecoverableProducer(
+            **stored_options(path), bootstrap_servers=NOWHERE, stop_timeout_ms=0
+        ) as producer:
+            yield producer
+    finally:
+        log.disabled = False
+
+
+def _holders(path: pathlib.Path, which: str | None) -> list[Instance]:
+    """Return the directories that have the letter; None: any letter.
+
+    Raises:
+        ConfigError: none has it.
+        WalLockedError: a process has one of them.
+
+    """
     holders = {where for where, record in stored(_paths(path), dead=True) if which in (None, record.record_id)}
     if which is not None and not holders:
         raise ConfigError(f"there is no such letter: 'aiorecover dead-letters list' names them record_id={which!r}")
     found = [one for one in inspection.instances_at(path) if one.path in holders]
     for one in found:
         free(one)
-    if not found and not as_json:
-        sys.stdout.write("0 dead letters\n")
-    with reported(as_json) as report:
-        for one in found:
-            async with producer_of(one.path, servers, options, stop_timeout_ms=0) as producer:
-                if limit_s is None:
-                    done, count = "purged", await producer.dead_letters.purge(which or "all")
-                else:
-                    done, count = "published again", await producer.dead_letters.requeue(which)
-                about_it = {"path": str(one.path), done.replace(" ", "_"): count}
-                report(about_it, f"{one.path}: {count:,} dead letters are {done}")
-                if limit_s is not None:
-                    await producer.flush(int(limit_s * 1000))
-                    if again := producer.statistics().dead_lettered:
-                        refused = f"{again:,} records were refused again: 'aiorecover dead-letters list' says why"
-                        raise PermanentDeliveryError(refused)
+    return found
 
 
 def _which(record_id: str | None, every: bool) -> str | None:

@@ -14,7 +14,7 @@ from aiorecover.ring.inspect import read_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["JSON", "OPTION", "PATH", "SERVERS", "TOPIC", "options_of", "pairs", "producer_of"]
+__all__ = ["JSON", "OPTION", "PATH", "SERVERS", "TOPIC", "options_of", "pairs", "producer_of", "stored_options"]
 
 PATH = Annotated[pathlib.Path, typer.Argument(help="A wal_dir, or one instance directory in it.")]
 JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -56,10 +56,19 @@ def producer_of(
 
     """
     settings = options_of(path.parent, bootstrap_servers, options, instance=path.name)
+    return RecoverableProducer(**settings | stored_options(path) | {"stop_timeout_ms": STOP_MS, **more})
+
+
+def stored_options(path: pathlib.Path) -> dict[str, Any]:
+    """Return the options that open the instance directory ``path``, and no other one.
+
+    Raises:
+        WalError: the directory cannot be read.
+
+    """
+    given: dict[str, Any] = {"wal_dir": path.parent, "instance": path.name, "adoption_grace_ms": None}
     stored = read_checkpoint(path)
-    if stored is not None:
-        settings |= {"name": stored.name, "guarantee": stored.guarantee}
-    return RecoverableProducer(**settings | {"adoption_grace_ms": None, "stop_timeout_ms": STOP_MS, **more})
+    return given if stored is None else given | {"name": stored.name, "guarantee": stored.guarantee}
 
 
 def pairs(texts: Sequence[str]) -> dict[str, str]:

@@ -154,7 +154,7 @@ def test_a_letter_is_requeued_and_what_waits_is_delivered_with_it(
 
 
 def test_letters_are_purged_without_kafka_but_not_without_yes(letters: list[str], tmp_path: Path) -> None:
-    purge = ("dead-letters", "purge", tmp_path / "wal", "--bootstrap-servers", NOWHERE)
+    purge = ("dead-letters", "purge", tmp_path / "wal")
     asked = run(*purge, "--all")
     assert (asked.exit_code, asked.stderr.count("\n")) == (2, 1)
     assert [one["purged"] for one in json.loads(run(*purge, letters[0], "--yes", "--json").stdout)] == [1]
@@ -172,6 +172,6 @@ def test_letters_are_purged_without_kafka_but_not_without_yes(letters: list[str]
 def test_a_letter_that_is_not_there_or_not_named_is_one_line(
     words: tuple[str, ...], letters: list[str], tmp_path: Path
 ) -> None:
-    done = run("dead-letters", words[0], tmp_path / "wal", *words[1:], "--bootstrap-servers", NOWHERE)
+    done = run("dead-letters", words[0], tmp_path / "wal", *words[1:])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert len(letters) == 2

@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "dead-letters show": ("x/1/1",),
     "dead-letters export": ("-o", "out"),
     "dead-letters requeue": ("--all", "--bootstrap-servers", NOWHERE),
-    "dead-letters purge": ("--all", "--yes", "--bootstrap-servers", NOWHERE),
+    "dead-letters purge": ("--all", "--yes"),
 }
 PLACES = {
     "absent": "there is no such directory",
