@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from aiorecover import ClosedError, RecoverableProducer, RecoverError
 from aiorecover.acceptor import TURN_CALLS, Acceptor
 from aiorecover.ring import inspect, writer
+from tests.support.published import NOWHERE
 
 pytestmark = pytest.mark.skipif(
     bool(os.environ.get("AIORECOVER_PURE_PYTHON")), reason="the writer in C is turned off, so there is one alone"
 )
 
 NOW_NS = 1_800_000_000_000_000_000
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 BOTH = 2  # writers
 SIZE_MOST = 2000  # bytes of a record
 

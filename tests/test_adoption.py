@@ -20,10 +20,10 @@ from tests.kafka.kills import Lives
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
+from tests.support.published import NOWHERE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 TOPIC = "t"
 WITHIN_MS = 20_000
 

@@ -24,10 +24,9 @@ from aiorecover import (
 )
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import read_topic
+from tests.support.published import NOWHERE
 
 pytestmark = pytest.mark.asyncio
-
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 
 
 @asynccontextmanager

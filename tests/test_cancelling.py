@@ -15,6 +15,7 @@ from tests.support.broker import Cluster, TopicFactory
 from tests.support.census import Census
 from tests.support.eventually import until
 from tests.support.oracle import read_topic
+from tests.support.published import NOWHERE
 from tests.support.victim import HANG, MOST, Victim, each_time
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
@@ -23,7 +24,6 @@ TOPIC = "cancelled"
 LIMIT_MS = HANG * 1000
 NEVER = 1 << 30
 ROUND_TRIP_MS = 15  # so that every call that asks Kafka has to wait
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 
 
 @asynccontextmanager

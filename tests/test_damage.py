@@ -12,10 +12,10 @@ from aiorecover import RecoverableProducer
 from aiorecover.testing import MemoryDisk, MockCluster
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import read_topic
+from tests.support.published import NOWHERE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
 
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 WITHIN_MS = 20_000
 DAMAGE = b"\xee" * 200
 

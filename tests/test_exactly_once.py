@@ -10,16 +10,15 @@ import pytest
 from aiokafka import TopicPartition
 
 from aiorecover import DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer, WalError
-from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support import admin
 from tests.support.broker import Cluster, KafkaCluster, TopicFactory
 from tests.support.census import Census
 from tests.support.eventually import until
 from tests.support.oracle import read_topic
+from tests.support.published import NOWHERE, WITHIN_MS, Published, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 LARGE = b"x" * 30_000
 SMALL_TOPIC = {"max.message.bytes": "20000"}
 

@@ -17,14 +17,13 @@ from typing import Any, Self
 import pytest
 
 from aiorecover import ClosedError, RecoverableProducer, WalLockedError
-from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
 from tests.support.oracle import Accepted, judge, read_topic
+from tests.support.published import NOWHERE, WITHIN_MS, Published, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 WITHIN_S = 60  # that anything here may take
 
 

@@ -13,10 +13,10 @@ from tests.kafka.victim import Disk
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
 from tests.support.oracle import read_topic
+from tests.support.published import NOWHERE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
 
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 WITHIN_MS = 60_000
 SMALL: dict[str, Any] = {"wal_max_bytes": 8 << 20}
 

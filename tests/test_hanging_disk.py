@@ -14,10 +14,10 @@ from aiorecover.testing import MockCluster
 from tests.support.census import Census
 from tests.support.eventually import until
 from tests.support.oracle import read_topic
+from tests.support.published import NOWHERE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
 
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 HANG = 20  # seconds: what takes longer hangs; every limit in here is below two
 
 

@@ -17,13 +17,13 @@ from aiorecover import ClosedError, RecoverableProducer, RecoverError
 from aiorecover.testing import MockCluster
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import read_topic
+from tests.support.published import NOWHERE
 
 pytestmark = pytest.mark.timeout(120)
 
 TOPIC = "loop"
 COUNT = 500  # records from each
 WITHIN_MS = 60_000
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 Started = Callable[..., Any]

@@ -29,10 +29,10 @@ from aiorecover import (
 )
 from tests.support.broker import Cluster, KafkaCluster, TopicFactory
 from tests.support.oracle import Accepted, Consumed, judge, read_topic
+from tests.support.published import NOWHERE
 
 pytestmark = pytest.mark.asyncio
 
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 WITHIN_MS = 30_000
 
 

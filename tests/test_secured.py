@@ -18,12 +18,12 @@ from aiorecover import DeliveryPendingError, RecoverableProducer
 from aiorecover.cli.doctor import BAD, FINE, UNSURE, examine
 from aiorecover.config import Config
 from aiorecover.integrations.settings import ProducerSettings
-from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import TopicFactory
 from tests.support.eventually import until
 from tests.support.example import loaded
 from tests.support.identity_provider import identity_provider
 from tests.support.oracle import read_topic
+from tests.support.published import WITHIN_MS, Published, perfect
 from tests.support.secured import PASSWORD, SESSION_MS, SecuredKafka, token
 from tests.test_readme import run
 

@@ -9,12 +9,12 @@ from aiokafka.structs import TopicPartition
 from aiorecover import RecoverableProducer, RecoverError
 from aiorecover.testing import MemoryDisk, MockClusterProcess
 from tests.support.eventually import until
+from tests.support.published import NOWHERE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
 
 ORDERS = TopicPartition("orders", 0)
 CLICKS = TopicPartition("clicks", 3)
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 
 
 def producer_on(disk: MemoryDisk, servers: str = NOWHERE, **options: Any) -> RecoverableProducer:

@@ -19,9 +19,9 @@ from tests.support.census import Census
 from tests.support.eventually import until
 from tests.support.frozen import freeze
 from tests.support.oracle import read_topic
+from tests.support.published import NOWHERE
 from tests.support.silence import complaints
 
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 TOPIC = "limits"
 QUICK: dict[str, Any] = {"request_timeout_ms": 300, "retry_backoff_ms": 20, "stop_timeout_ms": 500}
 HANG = 20  # seconds: what takes longer hangs; every limit in here is below two

@@ -9,8 +9,8 @@ import pytest
 from aiorecover import DeliveryPendingError, RecoverableProducer
 from aiorecover.cli.doctor import BAD, examine
 from aiorecover.config import Config
-from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import TopicFactory
+from tests.support.published import WITHIN_MS, Published, perfect
 from tests.support.secured import SecuredKafka
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]

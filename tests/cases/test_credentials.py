@@ -8,8 +8,8 @@ import pytest
 from aiokafka.abc import AbstractTokenProvider
 
 from aiorecover import DeliveryPendingError, RecoverableProducer
-from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import TopicFactory
+from tests.support.published import WITHIN_MS, Published, perfect
 from tests.support.secured import PASSWORD, SecuredKafka, token
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.test_delivery import perfect
 from tests.support.broker import KafkaCluster, TopicFactory
 from tests.support.oracle import Accepted, judge, read_topic
+from tests.support.published import perfect
 
 ROOT = Path(__file__).parents[2]
 NEEDED = ("aiokafka>=0.14,<0.15", "cramjam", "msgspec", "aiofiles")

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from aiorecover import RecoverableProducer
-from tests.kafka.test_delivery import WITHIN_MS
 from tests.support.admin import delete_topic_everywhere
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
+from tests.support.published import WITHIN_MS
 
 BYTES_RECEIVED_AT = 128  # in Linux' struct tcp_info
 

@@ -18,10 +18,10 @@ from aiokafka.helpers import create_ssl_context
 
 from aiorecover import DeliveryPendingError, RecoverableProducer
 from aiorecover.kafka import handshake
-from tests.kafka.test_delivery import WITHIN_MS
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
 from tests.support.oracle import read_topic
+from tests.support.published import WITHIN_MS
 from tests.support.secured import SecuredKafka
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]

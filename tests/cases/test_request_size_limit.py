@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from aiorecover import PermanentDeliveryError, RecoverableProducer
-from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import KafkaCluster, TopicFactory
+from tests.support.published import WITHIN_MS, Published, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 

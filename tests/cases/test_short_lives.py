@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from aiorecover import RecoverableProducer, WalFullError
-from tests.kafka.test_delivery import WITHIN_MS
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import read_topic
+from tests.support.published import NOWHERE, WITHIN_MS
 
 pytestmark = pytest.mark.timeout(120)
 
 LIVES = 100
-NOWHERE = "127.0.0.1:1"
 WAL_BYTES = 64 << 20
 
 

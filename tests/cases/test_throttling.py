@@ -9,9 +9,9 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Boolean, Float64, Int16, Int32, Schema, String
 
 from aiorecover import DeliveryPendingError, RecoverableProducer
-from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
+from tests.support.published import WITHIN_MS, Published, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 

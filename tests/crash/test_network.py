@@ -13,11 +13,11 @@ import pytest
 
 from aiorecover import DeliveryReport, RecoverableProducer
 from tests.kafka.kills import Lives
-from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support import admin
 from tests.support.broker import KafkaCluster, TopicFactory
 from tests.support.detour import Detour, Route
 from tests.support.eventually import until
+from tests.support.published import WITHIN_MS, Published, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
 

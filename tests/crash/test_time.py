@@ -11,11 +11,11 @@ import pytest
 
 from aiorecover import DeadLetter, RecoverableProducer
 from tests.kafka.kills import Lives
-from tests.kafka.test_delivery import NOBODY, WITHIN_MS, Published, perfect
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
 from tests.support.frozen import freeze
 from tests.support.oracle import read_topic
+from tests.support.published import NOWHERE, WITHIN_MS, Published, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
@@ -78,11 +78,11 @@ async def test_a_restart_makes_dead_letters_of_what_is_too_old_by_then(
 ) -> None:
     name, old, young = topic(kafka), Published(), Published()
     small: dict[str, Any] = {"max_batch_size": 2000}  # many batches, and in time all of them
-    async with RecoverableProducer(tmp_path, bootstrap_servers=NOBODY, stop_timeout_ms=50, **small) as producer:
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=50, **small) as producer:
         await old.publish(producer, name, 1000)
     time.sleep(LIMIT_MS / 1000 + 1.0)  # noqa: ASYNC251 - nothing else runs here; ages count in whole seconds
     options: dict[str, Any] = {"delivery_timeout_ms": LIMIT_MS, "request_timeout_ms": 1000}
-    async with RecoverableProducer(tmp_path, bootstrap_servers=NOBODY, stop_timeout_ms=50, **options) as producer:
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=50, **options) as producer:
         await until(lambda: producer.statistics().dead_lettered == 1000)
     async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
         await young.publish(producer, name, 100)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from aiorecover import DeliveryPendingError, RecoverableProducer
-from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support import admin
 from tests.support.broker import Cluster, KafkaCluster, TopicFactory
+from tests.support.published import WITHIN_MS, Published, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 

@@ -17,10 +17,10 @@ from tests.kafka.victim import Task, as_json
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
 from tests.support.oracle import Accepted, judge, read_topic
+from tests.support.published import NOWHERE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(240)]
 
-NOWHERE = "127.0.0.1:1"  # no broker listens there
 CUT_OFF = 0.3  # of the workers reach no broker: what they accept, others have to deliver
 MOST = 4  # workers at a time
 PAUSE_S = 0.2  # between two bursts of each

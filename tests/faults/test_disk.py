@@ -16,11 +16,11 @@ from aiorecover import DeliveryError, PermanentDeliveryError, RecoverableProduce
 from aiorecover.ring.files import Files
 from aiorecover.testing import ApiKey, MockCluster
 from tests.faults.scene import play, small_disk
-from tests.kafka.test_delivery import NOBODY, WITHIN_MS, Published, perfect
 from tests.kafka.victim import Disk
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
 from tests.support.oracle import Accepted, judge, read_topic
+from tests.support.published import NOWHERE, WITHIN_MS, Published, perfect
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -61,7 +61,7 @@ async def fill(place: Path, servers: str, name: str) -> None:
     async with RecoverableProducer(wal, bootstrap_servers=servers, **OPTIONS) as producer:
         await published.publish(producer, name, 100)  # its partitions are known from here on
         await producer.flush(WITHIN_MS)
-    async with RecoverableProducer(wal, bootstrap_servers=NOBODY, **OPTIONS) as producer:
+    async with RecoverableProducer(wal, bootstrap_servers=NOWHERE, **OPTIONS) as producer:
         await published.publish(producer, name, 1000)
         with filled(place):
             error = await refused(producer, published, name)
@@ -102,7 +102,7 @@ async def fill_before_first_contact(place: Path, servers: str, name: str) -> Non
             receipt = await producer.publish(name, value, key=key)
             accepted.append(Accepted(receipt.record_id, key, value))
 
-    async with RecoverableProducer(wal, bootstrap_servers=NOBODY, stop_timeout_ms=500) as producer:
+    async with RecoverableProducer(wal, bootstrap_servers=NOWHERE, stop_timeout_ms=500) as producer:
         with pytest.raises(WalFullError, match="the volume is full"):
             await publish_on(producer)
         assert producer.statistics().full
@@ -287,7 +287,7 @@ async def _publish_on(producer: RecoverableProducer, published: Published, name:
 async def open_read_only(place: Path, servers: str, name: str) -> None:
     """Start while the file system is read-only, and again when it is not."""
     published, wal = Published(), place / "wal"
-    async with RecoverableProducer(wal, bootstrap_servers=NOBODY, **OPTIONS) as producer:
+    async with RecoverableProducer(wal, bootstrap_servers=NOWHERE, **OPTIONS) as producer:
         await published.publish(producer, name, 100)
     _remount(place, "ro")
     with pytest.raises(WalIOError, match="mount the file system writable") as caught:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.kafka.kills import Lives, end
-from tests.kafka.test_delivery import NOBODY, perfect
 from tests.support.broker import Cluster, TopicFactory
+from tests.support.published import NOWHERE, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
@@ -22,7 +22,7 @@ async def test_an_interrupted_process_ends_in_its_time_and_loses_nothing(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path, times: int, there: bool
 ) -> None:
     lives = Lives(kafka, topic(kafka), tmp_path, stop_timeout_ms=int(STOP_S * 1000))
-    victim = await asyncio.to_thread(lives.start, 1, servers=None if there else NOBODY)
+    victim = await asyncio.to_thread(lives.start, 1, servers=None if there else NOWHERE)
     await asyncio.sleep(0.5)
     began = time.monotonic()
     for _ in range(times):

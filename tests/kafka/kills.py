@@ -18,9 +18,9 @@ from tests.kafka.victim import DELIVERED_WITHIN_MS, Task, as_json, copy_file
 from tests.support.broker import Cluster
 from tests.support.frozen import freeze
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
+from tests.support.published import NOWHERE
 
 START_S = 60.0  # on a busy machine a process takes seconds to start
-NOBODY = "127.0.0.1:1"
 ALONE = 0.4  # of the lives never reach Kafka: the ring alone has what they accept
 SECTORS = (512, 4096)  # bytes that the disk writes as a whole
 
@@ -196,7 +196,7 @@ def _run_and_kill(lives: Lives, cycles: int, seed: int, *, harm: bool, power: bo
     chance = random.Random(seed)
     for cycle in range(cycles):
         alone = chance.random() < ALONE
-        victim = lives.start(seed * 1000 + cycle, servers=NOBODY if alone else None)
+        victim = lives.start(seed * 1000 + cycle, servers=NOWHERE if alone else None)
         try:
             time.sleep(chance.uniform(0.1, 2.5))
             if harm and not alone and chance.random() < 0.5:

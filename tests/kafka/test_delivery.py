@@ -19,37 +19,10 @@ from aiorecover.receipt import DeliveryReport, Receipt
 from aiorecover.ring.files import Files
 from tests.kafka.victim import Disk
 from tests.support.broker import Cluster, TopicFactory
-from tests.support.oracle import Accepted, Verdict, judge, read_topic
+from tests.support.oracle import Accepted, judge, read_topic
+from tests.support.published import NOWHERE, WITHIN_MS, Published, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
-
-WITHIN_MS = 30_000
-NOBODY = "127.0.0.1:1"
-
-
-class Published:
-    """Records, as they were accepted."""
-
-    def __init__(self) -> None:
-        self.accepted: list[Accepted] = []
-        self.receipts: list[Receipt] = []
-
-    async def publish(self, producer: RecoverableProducer, topic: str, count: int, **options: Any) -> None:
-        for _ in range(count):
-            number = len(self.accepted)
-            key = b"key-%d" % (number % 17)
-            value = b"%d:" % number + b"x" * (number % 200)
-            receipt = await producer.publish(topic, value, key=key, **options)
-            self.receipts.append(receipt)
-            self.accepted.append(Accepted(receipt.record_id, key, value, options.get("partition")))
-
-    async def judged(self, cluster: Cluster, topic: str, isolation_level: str = "read_uncommitted") -> Verdict:
-        return judge(self.accepted, await read_topic(cluster.bootstrap_servers, topic, isolation_level=isolation_level))
-
-
-def perfect(verdict: Verdict) -> None:
-    assert verdict.ok, verdict
-    assert verdict.repeated == 0, verdict
 
 
 @pytest.mark.parametrize(
@@ -81,7 +54,7 @@ async def test_a_topic_never_seen_and_no_broker_at_the_start(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name, published = topic(kafka), Published()
-    async with RecoverableProducer(tmp_path, bootstrap_servers=NOBODY, stop_timeout_ms=100) as producer:
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=100) as producer:
         await published.publish(producer, name, 3000)
         with pytest.raises(DeliveryPendingError, match="cannot be reached"):
             await published.receipts[0].delivered(100)
@@ -158,7 +131,7 @@ async def test_a_lane_that_is_refused_halts_where_the_caller_wants_that_and_no_o
 
 async def test_records_that_are_too_old_become_dead_letters(tmp_path: Path) -> None:
     options: dict[str, Any] = {"delivery_timeout_ms": 1000, "request_timeout_ms": 900, "stop_timeout_ms": 100}
-    async with RecoverableProducer(tmp_path, bootstrap_servers=NOBODY, **options) as producer:
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, **options) as producer:
         receipt = await producer.publish("topic", b"late", partition=0)
         with pytest.raises(PermanentDeliveryError, match="not delivered within delivery_timeout_ms"):
             await receipt.delivered(10_000)
@@ -208,18 +181,18 @@ async def test_another_cluster_gets_nothing(
     ("timestamp_ms", "unit"), [(1_800_000_000_000_000, "micro"), (1_800_000_000_000_000_000, "nano")]
 )
 async def test_a_timestamp_in_another_unit_is_refused(tmp_path: Path, timestamp_ms: int, unit: str) -> None:
-    async with RecoverableProducer(tmp_path, bootstrap_servers=NOBODY, stop_timeout_ms=50) as producer:
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=50) as producer:
         with pytest.raises(EncodeError, match=f"looks like {unit}seconds"):
             await producer.publish("topic", b"x", timestamp_ms=timestamp_ms)
         assert producer.statistics().accepted == 0
 
 
 async def test_sources_are_remembered_with_their_records(tmp_path: Path) -> None:
-    async with RecoverableProducer(tmp_path, bootstrap_servers=NOBODY, stop_timeout_ms=50) as producer:
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=50) as producer:
         assert await producer.source_positions() == {}
         for offset in range(10):
             await producer.publish("out", b"x", source=("in", offset % 2, offset))
-    async with RecoverableProducer(tmp_path, bootstrap_servers=NOBODY, stop_timeout_ms=50) as producer:
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=50) as producer:
         positions = await producer.source_positions()
         assert {(one.topic, one.partition): offset for one, offset in positions.items()} == {
             ("in", 0): 9,

@@ -9,9 +9,9 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from aiorecover.producer import RecoverableProducer
 from aiorecover.ring.files import Files
-from tests.kafka.test_delivery import NOBODY, WITHIN_MS, Published, perfect
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.node import Node
+from tests.support.published import NOWHERE, WITHIN_MS, Published, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
@@ -22,7 +22,7 @@ async def test_records_that_kafka_has_are_not_sent_again_after_a_power_cut(
 ) -> None:
     name, published = topic(kafka, 3), Published()
     servers, ring = kafka.bootstrap_servers, tmp_path / "0" / "ring"
-    async with RecoverableProducer(tmp_path, bootstrap_servers=NOBODY, stop_timeout_ms=50) as producer:
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=50) as producer:
         for partition in range(3):
             await published.publish(producer, name, 3000, partition=partition)
     before = ring.read_bytes()
@@ -48,7 +48,7 @@ async def test_a_request_that_waits_for_its_followers_is_not_sent_again(
     name, published, ring = topic(kafka3, 1, replication=3), Published(), tmp_path / "0" / "ring"
     number = (await asyncio.to_thread(kafka3.leaders, name))[0]
     leader, follower, _ = sorted(kafka3.nodes, key=lambda one: one.node_id != number)
-    async with RecoverableProducer(tmp_path, bootstrap_servers=NOBODY, stop_timeout_ms=50) as producer:
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=50) as producer:
         await published.publish(producer, name, 300, partition=0)
     before = ring.read_bytes()
     await asyncio.to_thread(follower.pause)

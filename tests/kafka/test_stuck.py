@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from aiorecover.producer import RecoverableProducer
-from tests.kafka.test_delivery import WITHIN_MS, Published, perfect
 from tests.support.broker import Cluster, TopicFactory
+from tests.support.published import WITHIN_MS, Published, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
 
