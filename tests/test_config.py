@@ -89,11 +89,6 @@ def test_every_option_of_the_installed_aiokafka_is_known_or_refused_with_a_reaso
                 assert "unknown option" not in str(error), name  # noqa: PT017
 
 
-def test_every_default_said_aloud_changes_nothing() -> None:
-    defaults = {one.name: one.default for one in dataclasses.fields(Config) if one.name in module._CHECKS}
-    assert config(**defaults) == config()
-
-
 # --- what follows from what is given
 
 

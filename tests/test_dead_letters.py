@@ -92,15 +92,20 @@ async def test_a_letter_says_all_of_its_record_and_is_requeued_with_it_after_a_r
             {"a": 1},
         )
         assert "validation refuses the record" in letter.error
+        cluster.push_partition_errors("t", 0, ApiKey.PRODUCE, INVALID_RECORD)
+        assert await producer.dead_letters.requeue() == 1
+        await producer.flush(WITHIN_MS)
+        (again,) = await letters_of(producer)  # it was refused once more
         assert await producer.dead_letters.requeue() == 1
         await producer.flush(WITHIN_MS)
         assert await letters_of(producer) == []
         now = producer.statistics()
-        assert (now.accepted, now.recovered, now.delivered, now.dead_letters, now.pending) == (1, 0, 1, 0, 0)
+        assert (now.accepted, now.recovered, now.delivered, now.dead_letters, now.pending) == (2, 0, 1, 0, 0)
     (record,) = await arrived(cluster)
     assert (record.key, record.value, record.timestamp_ms) == (b"k", b"v", 1_700_000_000_007)
     assert dict(record.headers)["h"] == b"1"
-    assert dict(record.headers)[REQUEUED_HEADER] == refused.record_id.encode() != (record.record_id or "").encode()
+    assert [value for name, value in record.headers if name == REQUEUED_HEADER] == [again.record_id.encode()]
+    assert len({refused.record_id, again.record_id, record.record_id}) == 3
 
 
 async def test_one_is_requeued_or_purged_by_its_id_and_the_others_stay(cluster: MockCluster, tmp_path: Path) -> None:
@@ -293,7 +298,9 @@ async def test_late_records_are_copied_and_a_copy_that_is_refused_is_not_copied_
         assert producer.statistics().lanes_in_trouble == 0, "nothing waits for the leader any more"
         (refused,) = await bury(cluster, producer, b"refused", topic="dead")
         await producer.flush(WITHIN_MS)
-        assert [letter.topic for letter in await letters_of(producer)] == [*3 * ["away"], "dead"]
+        letters = await letters_of(producer)
+        assert [letter.topic for letter in letters] == [*3 * ["away"], "dead"]
+        assert "not delivered within delivery_timeout_ms" in letters[0].error
         adds_up(producer)
     copies = [dict(copy.headers)[COPY_OF] for copy in await arrived(cluster, "dead")]
     assert copies == [receipt.record_id.encode() for receipt in late]

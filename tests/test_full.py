@@ -126,29 +126,6 @@ async def test_a_ring_that_a_never_seen_topic_filled_is_delivered_to_eight_parti
         assert of_key == list(range(int(key or b""), number, 100))
 
 
-async def test_dead_letters_take_a_quarter_of_the_ring_and_other_lanes_keep_their_room(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    """Then the lane halts; purging makes room, and the next start goes on."""
-    small = topic(kafka, partitions=1, config={"max.message.bytes": "1000"})
-    other = topic(kafka, partitions=1)
-    async with made(tmp_path, kafka, stop_timeout_ms=500) as producer:
-        for _ in range(30):  # a quarter holds some twenty of them
-            await producer.publish(small, b"x" * 100_000)
-        await until(lambda: producer.state == "halted", limit=60)
-        buried = producer.statistics().dead_letters
-        assert 10 < buried < 30
-        for number in range(3000):
-            await (await producer.publish(other, value(number))).delivered(WITHIN_MS) if number % 100 == 0 else (
-                producer.publish_nowait(other, value(number))
-            )
-        assert await producer.dead_letters.purge("all") == buried
-    async with made(tmp_path, kafka) as producer:
-        await producer.flush(WITHIN_MS)
-        assert producer.statistics().dead_letters == 30 - buried
-    assert await numbers_in(kafka, other) == list(range(3000))
-
-
 async def test_an_outage_takes_no_file_descriptors_however_large_the_ring_becomes(tmp_path: Path) -> None:
     """They are the service's, and delivery needs some for its connections when Kafka is back."""
     async with made(tmp_path, None, wal_max_bytes=1 << 30) as producer:

@@ -63,10 +63,6 @@ NAMED_IN_THE_DESIGN = {
     *("WalCorruptError", "WalDestinationError", "WalIOError", "DeliveryError", "DeliveryPendingError"),
     "PermanentDeliveryError",
 }
-METHODS_NAMED_IN_THE_DESIGN = {
-    *("start", "stop", "publish", "publish_nowait", "publish_threadsafe", "flush", "statistics", "state"),
-    *("send", "send_and_wait", "partitions_for", "dead_letters"),
-}
 
 
 def imported(module: str) -> Iterator[str]:
@@ -172,11 +168,6 @@ def test_the_package_offers_what_the_design_names_and_nothing_by_accident() -> N
         assert getattr(aiorecover, name).__name__ == name
 
 
-def test_dead_letters_have_the_methods_that_the_design_names() -> None:
-    public = {name for name in vars(aiorecover.DeadLetters) if not name.startswith("_")}
-    assert public == {"list", "requeue", "export", "purge"}
-
-
 def test_every_error_of_the_package_is_offered_and_in_the_one_tree() -> None:
     errors = {
         name
@@ -185,11 +176,6 @@ def test_every_error_of_the_package_is_offered_and_in_the_one_tree() -> None:
     }
     assert errors <= set(aiorecover.__all__)
     assert all(issubclass(getattr(aiorecover, name), aiorecover.RecoverError) for name in errors)
-
-
-def test_the_producer_has_the_methods_that_the_design_names() -> None:
-    public = {name for name in vars(aiorecover.RecoverableProducer) if not name.startswith("_")}
-    assert public >= METHODS_NAMED_IN_THE_DESIGN
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -114,16 +114,3 @@ def test_every_logger_of_ours_is_guarded() -> None:
     sources = [path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py")]
     used = {name for source in sources for name in re.findall(r'getLogger\("(aiorecover[\w.]*)"\)', source)}
     assert used == set(module.NAMES)
-
-
-def test_every_line_begins_with_the_name_of_its_event() -> None:
-    """`kafka_unreachable …`: one word that stays, for alerts; the throttle takes it as its first argument."""
-    written = re.compile(r'\b_?log(?:ger)?\.(?:debug|info|warning|error|critical|exception)\(\s*f?"([^"]*)')
-    lines = {
-        (path.name, text)
-        for path in ROOT.rglob("*.py")
-        if not {"cli", "spark", "testing", "integrations"} & set(path.parts)
-        for text in written.findall(path.read_text(encoding="utf-8"))
-    }
-    assert len(lines) > 10
-    assert sorted(one for one in lines if not re.match(r"([a-z]+_?)+ |%s |\{", one[1])) == []

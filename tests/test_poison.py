@@ -1,14 +1,11 @@
 """Records that a real broker refuses for good, of each kind: found, kept, and the others delivered in order."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aiorecover import DeadLetter, PermanentDeliveryError, RecoverableProducer
-from aiorecover.dead_letters import REQUEUED_HEADER
-from tests.support.admin import configure_topic, until_taken_without_key
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import read_topic
 
@@ -69,26 +66,3 @@ async def test_a_topic_s_limit_below_the_batch_size_makes_smaller_batches(
         await producer.flush(WITHIN_MS)
         assert await letters_of(producer) == []
     assert await numbers(kafka, name) == list(range(2000))
-
-
-async def test_a_letter_that_is_requeued_after_its_topic_was_mended_arrives(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    name = topic(kafka, 1, config={"cleanup.policy": "compact"})
-    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
-        refused = await producer.publish(name, b"no key")
-        with pytest.raises(PermanentDeliveryError):
-            await refused.delivered(WITHIN_MS)
-        assert await producer.dead_letters.requeue() == 1
-        async with asyncio.timeout(WITHIN_MS / 1000):
-            while producer.statistics().dead_lettered < 2:  # noqa: ASYNC110 - it is refused again, and stays
-                await asyncio.sleep(0.05)
-        await configure_topic(kafka.bootstrap_servers, name, {"cleanup.policy": "delete", "retention.ms": "-1"})
-        await until_taken_without_key(kafka.bootstrap_servers, name)
-        (again,) = await letters_of(producer)
-        assert await producer.dead_letters.requeue() == 1
-        await producer.flush(WITHIN_MS)
-        assert await letters_of(producer) == []
-    probe, record = await read_topic(kafka.bootstrap_servers, name)
-    assert (probe.value, record.key, record.value) == (b"probe", None, b"no key")
-    assert [value for name, value in record.headers if name == REQUEUED_HEADER] == [again.record_id.encode()]

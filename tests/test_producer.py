@@ -25,10 +25,9 @@ from aiorecover import (
     DeliveryReport,
     PermanentDeliveryError,
     RecoverableProducer,
-    RecoverError,
 )
 from tests.support.broker import Cluster, KafkaCluster, TopicFactory
-from tests.support.oracle import Accepted, Consumed, judge, read_topic
+from tests.support.oracle import Consumed, read_topic
 from tests.support.published import NOWHERE
 
 pytestmark = pytest.mark.asyncio
@@ -114,20 +113,6 @@ async def test_values_arrive_as_bytes_text_or_json(kafka: Cluster, topic: TopicF
     assert [(record.key, record.value) for record in await consumed(kafka, name)] == [(b"k", wire) for wire in values]
 
 
-async def test_serializers_are_called_as_given(kafka: Cluster, topic: TopicFactory, tmp_path: Path) -> None:
-    class Suffixing:
-        def serialize(self, topic: str, value: object, headers: object) -> bytes:
-            return f"{topic}|{value}|{headers}".encode()
-
-    name = topic(kafka, partitions=1)
-    options: dict[str, Any] = {"value_serializer": Suffixing(), "key_serializer": lambda key: str(key).encode()}
-    async with producing(tmp_path, kafka, **options) as producer:
-        await producer.publish(name, b"v", key=12)  # type: ignore[arg-type]
-        await producer.flush(WITHIN_MS)
-    (record,) = await consumed(kafka, name)
-    assert (record.key, record.value) == (b"12", f"{name}|b'v'|None".encode())
-
-
 async def test_changes_of_a_value_after_publish_do_not_reach_kafka(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -187,36 +172,6 @@ async def test_a_partitioner_decides_and_what_it_raises_is_the_callers(
         await producer.flush(WITHIN_MS)
         assert producer.statistics().accepted == 3
     assert {record.partition for record in await consumed(kafka, name)} == {5}
-
-
-async def test_thirty_thousand_records_arrive_once_and_in_order(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    name = topic(kafka)
-    accepted = []
-    async with producing(tmp_path, kafka) as producer:
-        for number in range(30_000):
-            key, value = b"k%d" % (number % 500), b"%d" % number
-            receipt = await producer.publish(name, value, key=key)
-            accepted.append(Accepted(receipt.record_id, key, value))
-        await producer.flush(WITHIN_MS)
-        figures = producer.statistics()
-    verdict = judge(accepted, await consumed(kafka, name))
-    assert (verdict.ok, verdict.repeated) == (True, 0), str(verdict)
-    assert (figures.accepted, figures.delivered, figures.pending) == (30_000, 30_000, 0)
-    assert (figures.oldest_age_seconds, figures.errors, figures.state) == (None, 0, "connected")
-
-
-@pytest.mark.parametrize("compression", ["snappy", "lz4"])  # tests/kafka has the others
-async def test_every_compression_of_kafka_works(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path, compression: str
-) -> None:
-    name = topic(kafka, partitions=1)
-    async with producing(tmp_path, kafka, compression_type=compression) as producer:
-        for number in range(1000):
-            await producer.publish(name, b"x" * 500 + b"%d" % number)
-        await producer.flush(WITHIN_MS)
-    assert [r.value for r in await consumed(kafka, name)] == [b"x" * 500 + b"%d" % number for number in range(1000)]
 
 
 async def test_an_unknown_topic_and_a_partition_that_is_missing_hold_up_nothing_else(
@@ -363,26 +318,6 @@ async def test_aiokafkas_methods_end_with_the_request_s_time(tmp_path: Path) -> 
             await producer.send_and_wait("t", b"v")
 
 
-async def test_threads_publish_by_their_own_call_each_in_its_order(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    name = topic(kafka)
-    async with producing(tmp_path, kafka) as producer:
-
-        def publish(thread: int) -> list[str]:
-            key = b"thread %d" % thread
-            futures = [producer.publish_threadsafe(name, b"%d" % number, key=key) for number in range(500)]
-            return [future.result(20).record_id for future in futures]
-
-        ids = await asyncio.gather(*(asyncio.to_thread(publish, thread) for thread in range(4)))
-        with pytest.raises(RecoverError, match="use publish_threadsafe"):
-            await asyncio.to_thread(producer.publish_nowait, name, b"from a thread")
-        await producer.flush(WITHIN_MS)
-    found = await consumed(kafka, name)
-    for thread, of_thread in enumerate(ids):
-        assert [one.record_id for one in found if one.key == b"thread %d" % thread] == of_thread
-
-
 async def test_fsync_always_accepts_only_what_is_durable_and_refuses_to_hurry(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -398,18 +333,6 @@ async def test_fsync_always_accepts_only_what_is_durable_and_refuses_to_hurry(
 
 
 # --- life cycle
-
-
-async def test_workers_of_one_wal_dir_take_a_directory_each(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    name = topic(kafka)
-    async with producing(tmp_path, kafka) as first, producing(tmp_path, kafka) as second:
-        assert {first.wal_path, second.wal_path} == {tmp_path / "0", tmp_path / "1"}
-        assert first.producer_id != second.producer_id
-        await first.publish(name, b"1")
-        await second.publish(name, b"2")
-    assert sorted(record.value or b"" for record in await consumed(kafka, name)) == [b"1", b"2"]
 
 
 async def test_stop_is_bounded_without_a_broker_and_says_what_is_left(

@@ -19,7 +19,6 @@ from aiorecover.cli.doctor import BAD, FINE, UNSURE, examine
 from aiorecover.config import Config
 from aiorecover.integrations.settings import ProducerSettings
 from tests.support.broker import TopicFactory
-from tests.support.eventually import until
 from tests.support.example import loaded
 from tests.support.identity_provider import identity_provider
 from tests.support.oracle import read_topic
@@ -158,24 +157,6 @@ async def test_a_session_that_the_broker_ends_costs_nothing(
         await producer.flush(WITHIN_MS)
     perfect(await published.judged(secured, granted))
     assert warnings(caplog) == []
-
-
-async def test_with_a_wrong_password_records_wait_and_the_next_start_delivers_them(
-    secured: SecuredKafka, granted: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    published = Published()
-    async with RecoverableProducer(tmp_path, **secured.options("PLAIN", "wrong"), stop_timeout_ms=0) as producer:
-        await published.publish(producer, granted, 500)
-        await until(lambda: bool(warnings(caplog)))
-        with pytest.raises(DeliveryPendingError, match="kafka refuses the credentials"):
-            await producer.flush(1000)
-        (line,) = warnings(caplog)
-        assert line.startswith("kafka_unreachable kafka is not reached: kafka refuses the credentials: mend them")
-        assert (producer.state, producer.statistics().pending) == ("connecting", 500)
-    async with RecoverableProducer(tmp_path, **secured.options()) as producer:
-        await published.publish(producer, granted, 500)
-        await producer.flush(WITHIN_MS)
-    perfect(await published.judged(secured, granted))
 
 
 async def test_a_certificate_that_is_not_trusted_is_named_and_nothing_is_sent(

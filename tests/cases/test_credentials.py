@@ -29,7 +29,10 @@ async def test_a_wrong_password_is_tried_again_after_ten_seconds_and_taken_once_
         await published.publish(producer, name, 100)
         await asyncio.sleep(PAUSED_S)
         assert secured.refused_logins() - before == 1
-        assert len([one for one in caplog.records if one.name == "aiorecover" and one.levelno > logging.INFO]) == 1
+        (line,) = [one for one in caplog.records if one.name == "aiorecover" and one.levelno > logging.INFO]
+        said = "kafka_unreachable kafka is not reached: kafka refuses the credentials: mend them"
+        assert line.getMessage().startswith(said)
+        assert (producer.state, producer.statistics().pending) == ("connecting", 100)
         await asyncio.to_thread(secured.set_password, "new")
         try:
             await producer.flush(WITHIN_MS)

@@ -9,32 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from aiorecover import RecoverableProducer
-from tests.support.admin import delete_topic_everywhere
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
-from tests.support.published import WITHIN_MS
 
 BYTES_RECEIVED_AT = 128  # in Linux' struct tcp_info
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
-
-
-async def test_a_deleted_topic_stays_deleted(kafka: Cluster, topic: TopicFactory, tmp_path: Path) -> None:
-    gone, other = topic(kafka, 12), topic(kafka)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    options: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap_servers, "metadata_max_age_ms": 1000}
-    async with RecoverableProducer(tmp_path, **options) as producer:
-        await producer.publish(gone, b"1")
-        await producer.flush(WITHIN_MS)
-        await delete_topic_everywhere(kafka.bootstrap_servers, gone)
-        for _ in range(20):
-            await producer.publish(other, b"1")
-            await asyncio.sleep(0.2)
-        await producer.flush(WITHIN_MS)
-        assert gone not in admin.list_topics(timeout=10).topics
 
 
 async def test_an_idle_producer_asks_for_no_topic(kafka: Cluster, topic: TopicFactory, tmp_path: Path) -> None:

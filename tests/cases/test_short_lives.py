@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aiorecover import RecoverableProducer, WalFullError
+from aiorecover import RecoverableProducer
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import read_topic
 from tests.support.published import NOWHERE, WITHIN_MS
@@ -54,20 +54,6 @@ def test_a_hundred_lives_of_one_record_each_fit_and_are_delivered(
     asyncio.run(deliver())
     found = asyncio.run(read_topic(kafka.bootstrap_servers, name))
     assert [record.value for record in found] == [b"%d" % number for number in range(LIVES)]
-
-
-@pytest.mark.asyncio
-async def test_a_full_ring_says_what_fills_it(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"bootstrap_servers": NOWHERE, "wal_max_bytes": 8 << 20, "stop_timeout_ms": 0}
-    async with RecoverableProducer(tmp_path, **options) as producer:
-        await producer.publish("little", b"1", partition=0)
-        with pytest.raises(WalFullError, match=r"most_segments=much/3:\d+"):
-            await publish_until_it_raises(producer, "much")
-
-
-async def publish_until_it_raises(producer: RecoverableProducer, topic: str) -> None:
-    while True:
-        await producer.publish(topic, b"x" * 1000, partition=3)
 
 
 if __name__ == "__main__":

@@ -304,13 +304,6 @@ def test_a_read_only_file_gives_nothing_back(files: Files, fd: int, tmp_path: Pa
     files.close(read_only)
 
 
-def test_a_file_is_cut_and_grown(files: Files, fd: int) -> None:
-    files.write(fd, 0, b"abcdef")
-    files.set_size(fd, 3)
-    files.set_size(fd, 5)
-    assert files.read(fd, 0, 10) == b"abc\0\0"
-
-
 # -- mappings --------------------------------------------------------------------------------------------------------
 
 
@@ -535,11 +528,6 @@ def test_clocks_tick_in_their_units(files: Files) -> None:
     files.sleep(0.05)
     assert 0.05 <= files.monotonic() - before < 5
     assert 49 <= files.boot_ms() - boot < 5000
-
-
-def test_random_bytes_are_so_many_and_others_each_time(files: Files) -> None:
-    assert len(files.random(16)) == 16
-    assert files.random(16) != files.random(16)
 
 
 def test_the_volume_is_counted_for_us(files: Files, tmp_path: Path) -> None:

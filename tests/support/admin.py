@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
@@ -24,7 +23,6 @@ from aiokafka.protocol.metadata import MetadataRequest
 __all__ = [
     "View",
     "ask_every_node",
-    "configure_topic",
     "count_records",
     "create_placed_topic",
     "create_topic",
@@ -35,7 +33,6 @@ __all__ = [
     "remake_topic",
     "run",
     "until",
-    "until_taken_without_key",
 ]
 
 T = TypeVar("T")
@@ -51,7 +48,7 @@ class View:
 
     brokers: frozenset[int]
     leaders: Mapping[int, int]
-    """Partition to node id (-1: nobody) of the topic asked for; empty where the node does not know it."""
+    """Partition to node id (-1: no leader) of the topic asked for; empty where the node does not know it."""
     in_sync: Mapping[int, frozenset[int]]
     """Partition to the ids of the nodes whose replicas are in sync, likewise."""
 
@@ -217,40 +214,3 @@ async def grow_topic(bootstrap_servers: str, name: str, partitions: int, nodes: 
         await admin.create_partitions({name: NewPartitions(partitions, [[node] for node in nodes])})
     finally:
         await admin.close()
-
-
-async def configure_topic(bootstrap_servers: str, name: str, config: Mapping[str, str]) -> None:
-    """Give the topic this configuration, in the place of the one that it had; the nodes heed it a moment later.
-
-    Any node is asked: one that was just killed, too, for as long as the others do not know it.
-    """
-    wanted = ConfigResource(ConfigResourceType.TOPIC, name, configs=dict(config))
-
-    async def attempt() -> list[Any]:
-        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
-        try:
-            await admin.start()
-            return list(await admin.alter_configs([wanted]))
-        finally:
-            await admin.close()
-
-    answers = await until(attempt, timeout_s=30, what="the topic is not configured")
-    for refusal in (resource for answer in answers for resource in answer.to_object()["resources"]):
-        if refusal["error_code"]:
-            why = f"topic not configured, {refusal['error_message']}: {name=} {config=}"
-            raise for_code(refusal["error_code"])(why)
-
-
-async def until_taken_without_key(bootstrap_servers: str, name: str) -> None:
-    """Wait until a topic that was compacted heeds that it is no more, with a record that is left in it."""
-    plain = AIOKafkaProducer(bootstrap_servers=bootstrap_servers)
-    await plain.start()
-
-    async def attempt() -> bool:
-        await plain.send_and_wait(name, b"probe", partition=0)
-        return True
-
-    try:
-        await until(attempt, timeout_s=30, what="nothing is taken without a key")
-    finally:
-        await plain.stop()
