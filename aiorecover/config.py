@@ -155,21 +155,21 @@ class Config:
             dead letter of that topic, beside the record's own.
         on_delivery: function or coroutine function, called with the ``DeliveryReport`` of every record before it counts
             as delivered: in order for each partition. A plain function holds up the loop, a coroutine the next requests
-            to the same broker, and is cancelled after 30 s. What it raises is counted (``callback_errors``) and logged.
+            to the same broker, and is cancelled after 30 s. Its errors are counted (``callback_errors``) and logged.
         recovery_check: after a power cut, look in Kafka for what was in flight, so that it does not come twice; needs
             the right to Read the topics, and holds up a partition for a minute at most. Under "exactly_once" nothing
             is looked for.
         key_serializer: callable(key), or an object with serialize(topic, key, headers).
         value_serializer: callable(value), or an object with serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2, and for records
-            without a key one partition after the other. What it raises, ``publish`` raises; where a topic's
-            partitions are not known yet, the topic waits until it succeeds (``assigning_waits``).
+            without a key one partition after the other. ``publish`` raises its errors; where a topic's partitions are
+            not known yet, the topic waits until it succeeds (``assigning_waits``).
         adoption_grace_ms: another folder of ``wal_dir`` in which records wait for the same cluster and ``name``, and
             which no process has had for so long (less than 500 counts as 500), is delivered by this one, with its
             options; None adopts none.
         audit_topic: where manifests are published, as often as checkpoints are made: what was accepted and settled, and
             which ids are dead letters, so that ``aiorecover audit --manifests`` can tell what is missing from what is
-            lost. Best compacted. What is wrong with it is a warning, and holds up no record.
+            lost. Best compacted. Trouble with it is a warning, and holds up no record.
 
     """
 

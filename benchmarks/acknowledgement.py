@@ -1,7 +1,7 @@
 """How long a record takes to be known to be in Kafka, at three rates, side by side with aiokafka and confluent-kafka.
 
 The clock starts with the call that publishes and stops where the publisher learns of the acknowledgement: in a task
-that awaits it, or in the callback. What the call alone takes is measured too. Everything else is as in `throughput`.
+that awaits it, or in the callback. The call alone is timed, too. Everything else is as in `throughput`.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """After an outage: how long opening takes, and what replaying costs in memory and in stalls of the event loop.
 
-And what a record costs that went through the backlog, as it is stored and as it is replayed, beside one for which there
-was none: published and delivered at once. Of a topic that was published to before, and of one that was never seen: its
-records are laid out anew once its partitions are known.
+Also the cost of a record that went through the backlog, as it is stored and as it is replayed, beside one that is
+published and delivered at once. Each is measured for a topic that was published to before, and for one that was never
+seen, whose records are laid out anew once its partitions are known.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """A thousand partitions as a service has them: 1,000 streams of 100 records a second each; and a fresh topic.
 
-The streams are paced: each hundredth of a second brings one record of each. What they cost is the share of a core; what
-they get is the time from `publish` until the record is known to be in Kafka, of one stream a step, chosen at random.
-A fresh topic is filled flat out, in turns with confluent-kafka: what both lose there, the broker takes.
+The streams are paced: each hundredth of a second brings one record of each. Two figures count: the share of a core, and
+the time from `publish` until the record is known to be in Kafka, of one stream a step, chosen at random. A fresh topic
+is filled flat out, in turns with confluent-kafka: the time that both lose there is the broker's.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ from benchmarks.figures import spread
 from benchmarks.setting import Result, Setting, Table
 
 Way = Callable[..., Any]
-"""Of delivering: called in a process of its own, with the arguments of `aiorecover`."""
+"""A way of delivering: called in a process of its own, with the arguments of `aiorecover`."""
 Headers = list[tuple[str, str | bytes | None]]
 Told = Callable[[Any, Any], None] | None
 

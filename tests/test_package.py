@@ -36,7 +36,7 @@ def test_another_system_than_linux_is_named_by_the_import(name: str, system: str
 
 # -- the extras --------------------------------------------------------------------------------------------------------
 
-# Of each extra, what it is for.
+# The modules that each extra is for.
 MODULES_OF = {
     "cli": ["aiorecover.cli", "aiorecover.integrations.settings"],
     "cloudevents": ["aiorecover.integrations.cloudevents"],

@@ -29,7 +29,7 @@ README_LINES = 250
 RECORD_LIST_TOO_LARGE = 18
 PLAIN = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
-# What the snippets call their objects.
+# The names that the snippets use for their objects.
 KINDS = {
     "producer": RecoverableProducer,
     "receipt": Receipt,
@@ -119,7 +119,7 @@ def test_a_snippet_compiles_and_uses_what_exists(name: str) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in imported:
             options = [keyword.arg for keyword in node.keywords if keyword.arg is not None]
             called = imported[node.func.id]
-            # What is required may also come from a ** or, of settings, from variables.
+            # Required arguments may also come from a ** or, of settings, from variables.
             all_said = len(options) == len(node.keywords) and called is not ProducerSettings
             signature = inspect.signature(called)
             (signature.bind if all_said else signature.bind_partial)(*node.args, **dict.fromkeys(options))

@@ -12,7 +12,7 @@ CORES = 2
 NAME = "aiorecover benchmarks"
 
 Seconds = dict[str, float]
-"""Of a round: by contender, ``plain`` (Spark's own) and ``ours``."""
+"""Seconds of a round by contender: ``plain`` (Spark's own) and ``ours``."""
 
 
 def turns(contenders: Mapping[str, Callable[[int], Callable[[], object]]], rounds: int) -> list[Seconds]:

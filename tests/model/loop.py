@@ -1,7 +1,7 @@
 """An event loop on virtual time: it runs the real coroutines of delivery, and dies with the disk.
 
-Nothing waits: where no callback is ready, the clock of the model jumps to the next timer. What the package gives to a
-thread runs on the loop, a little later.
+Nothing waits: where no callback is ready, the clock of the model jumps to the next timer. Work for a thread runs
+on the loop, a little later.
 """
 
 import asyncio

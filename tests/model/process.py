@@ -66,7 +66,7 @@ class World:
 class Process:
     """All here is lost in a crash."""
 
-    # What delivery owes to the rules; `plants` takes them away.
+    # Duties of delivery under the rules; `plants` takes them away.
     alone = True  # R6: one flush at a time
     flush_before = True  # R8: children are durable before REPLACED is stored
     flush_behind = True  # R8: REPLACED is durable before the children are sent

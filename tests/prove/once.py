@@ -25,7 +25,7 @@ class Judged(NamedTuple):
     told: str
     """In figures."""
     wrong: Sequence[str] = ()
-    """What there was too little or too much of, in words: then nothing is proved either."""
+    """Faults, and events that were too few or too many to prove anything."""
 
 
 def prove_once(

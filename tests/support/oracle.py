@@ -86,7 +86,7 @@ class Verdict:
     out_of_order: list[Disorder] = field(default_factory=list)
     wrong: list[Wrong] = field(default_factory=list)
     scattered: list[bytes] = field(default_factory=list)
-    """Keys that stand in several partitions though nobody named a partition: their order is lost."""
+    """Keys that stand in several partitions without a partition having been named: their order is lost."""
     foreign: list[str] = field(default_factory=list)
     """Ids that are there and were never confirmed. `ok` allows them: a kill may have come in between."""
 
@@ -173,7 +173,7 @@ def _foreign(log: Sequence[Consumed], wanted: dict[str, Accepted]) -> list[str]:
 def _out_of_order(
     accepted: Sequence[Accepted], log: Sequence[Consumed], wanted: dict[str, Accepted], *, whole_lanes: bool
 ) -> list[Disorder]:
-    """By the ids, which include the unconfirmed records, and by the order in which the caller was told."""
+    """By the ids, which include the unconfirmed records, and by the order of acceptance."""
     rank = {record.record_id: number for number, record in enumerate(accepted)}
     # A record without key and partition may go anywhere, so an unconfirmed one says nothing if there are
     # such.

@@ -69,7 +69,7 @@ _TOKENS = {
 _SETTINGS: Mapping[str, str] = MappingProxyType(
     {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        # Whoever comes through the plain port, the node itself above all, may do everything.
+        # The plain port, which the node itself uses, allows everything.
         "super.users": "User:ANONYMOUS",
         **_of(_TLS, _LOGINS),
         **_of(_CLEAR, _LOGINS | _TOKENS),

@@ -77,7 +77,7 @@ class Listener:
     address: str
     """Where the node listens."""
     advertised: str | None
-    """What it tells its clients; None for a listener that has none."""
+    """The address that its clients are given; None for a listener without clients."""
     protocol: str = "PLAINTEXT"
 
 

@@ -30,7 +30,7 @@ class Node:
 
 
 def given(node: Any, *scopes: str) -> list[str]:
-    """What a process gets of these, were it alone, until it is told that there is no more for it."""
+    """Return the scopes that a process would get if it were alone, in order."""
     sharing = Sharing.__new__(Sharing)
     sharing.workqueue = OrderedDict((scope, {f"{scope}::test": False}) for scope in scopes)
     sharing.assigned_work = {}
