@@ -1,6 +1,8 @@
 """Damage: never a wrong record, one batch lost at most, named (R14)."""
 
 import logging
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,14 +19,25 @@ SETTINGS = settings(
 )
 
 
-def _filled(path: Path, boot: int, *, flushes: int = 3) -> None:
-    with Rig(path, Boots(boot)) as rig:
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of boot 1 with records that three flushes cover."""
+    path = tmp_path_factory.mktemp("filled")
+    with Rig(path, Boots(1)) as rig:
         for number in range(RECORDS):
             rig.publish(number)
-            if number % (RECORDS // flushes) == 0:
+            if number % (RECORDS // 3) == 0:
                 rig.flush()
         rig.seal()
         rig.flush()
+    return path
+
+
+def copied(filled: Path, path: Path, choose: Callable[[bytearray], None]) -> Path:
+    """Copy the directory, and damage the copy's ring."""
+    shutil.copytree(filled, path)
+    flipped(path / "0" / "ring", choose)
+    return path
 
 
 @SETTINGS
@@ -32,20 +45,19 @@ def _filled(path: Path, boot: int, *, flushes: int = 3) -> None:
 def test_a_flipped_bit_costs_one_batch_at_the_most_and_never_yields_a_wrong_record(
     tmp_path_factory: pytest.TempPathFactory,
     caplog: pytest.LogCaptureFixture,
+    filled: Path,
     place: int,
     bit: int,
     offset: int,
     new_boot: bool,
 ) -> None:
-    path = tmp_path_factory.mktemp("ring")
-    _filled(path, 1)
     used = PAGE + 3 * SMALL.small
     at = PAGE + (offset * 256 + place) % (used - PAGE)
 
     def flip(data: bytearray) -> None:
         data[at] ^= 1 << bit
 
-    flipped(path / "0" / "ring", flip)
+    path = copied(filled, tmp_path_factory.mktemp("ring") / "copy", flip)
     caplog.clear()
     with caplog.at_level(logging.ERROR, "aiorecover"), Rig(path, Boots(2 if new_boot else 1)) as rig:
         numbers = rig.numbers()
@@ -63,53 +75,46 @@ def test_a_flipped_bit_costs_one_batch_at_the_most_and_never_yields_a_wrong_reco
 
 @SETTINGS
 @given(cut=st.integers(PAGE, PAGE + 4 * SMALL.small))
-def test_a_file_cut_short_yields_only_whole_records(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
-    path = tmp_path_factory.mktemp("ring")
-    _filled(path, 1)
-
+def test_a_file_cut_short_yields_only_whole_records(
+    tmp_path_factory: pytest.TempPathFactory, filled: Path, cut: int
+) -> None:
     def shorten(data: bytearray) -> None:
         del data[cut:]
 
-    flipped(path / "0" / "ring", shorten)
-    with Rig(path, Boots(2)) as rig:
+    with Rig(copied(filled, tmp_path_factory.mktemp("ring") / "copy", shorten), Boots(2)) as rig:
         numbers = rig.numbers()
     assert numbers == sorted(set(numbers))
     assert set(numbers) <= set(range(RECORDS))
 
 
 def test_a_damaged_batch_is_kept_aside_named_and_not_named_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, filled: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _filled(tmp_path, 1)
-
     def overwrite(data: bytearray) -> None:
         at = data.index(b"30:...")
         data[at : at + 20] = b"\xff" * 20
 
-    flipped(tmp_path / "0" / "ring", overwrite)
-    with Rig(tmp_path, Boots(2)) as rig:
+    path = copied(filled, tmp_path / "copy", overwrite)
+    with Rig(path, Boots(2)) as rig:
         assert rig.ring.damaged
         assert 30 not in rig.numbers()
         rig.flush()
     assert "batch_damaged" in caplog.text
     assert f"producer={rig.ring.producer_id} epoch=1 first=" in caplog.text
-    kept = list((tmp_path / "0" / "damaged").iterdir())
+    kept = list((path / "0" / "damaged").iterdir())
     assert len(kept) == 1
     assert b"31:..." in kept[0].read_bytes()
     caplog.clear()
-    with Rig(tmp_path, Boots(2)) as rig:
+    with Rig(path, Boots(2)) as rig:
         assert rig.numbers() == []
     assert "damaged" not in caplog.text
 
 
-def test_a_region_whose_head_is_damaged_is_read_all_the_same(tmp_path: Path) -> None:
-    _filled(tmp_path, 1)
-
+def test_a_region_whose_head_is_damaged_is_read_all_the_same(tmp_path: Path, filled: Path) -> None:
     def overwrite(data: bytearray) -> None:
         data[:20] = bytes(20)
 
-    flipped(tmp_path / "0" / "ring", overwrite)
-    with Rig(tmp_path, Boots(2)) as rig:
+    with Rig(copied(filled, tmp_path / "copy", overwrite), Boots(2)) as rig:
         assert rig.numbers() == list(range(RECORDS))
 
 
