@@ -12,7 +12,7 @@ from aiorecover.manifests import VERSION, Pairs, Ranges
 
 __all__ = ["VERDICTS", "Manifests", "Told", "judge", "read_manifests"]
 
-VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", "skipped", "behind_open_transaction")
+VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", "behind_open_transaction")
 
 _END = 1 << 62  # after every sequence
 
@@ -28,7 +28,6 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sealed: bool = False
     time_ms: int = 0
     dead_lettered: Pairs = ()
-    skipped: Pairs = ()
     damaged: Pairs = ()
 
 
@@ -52,7 +51,7 @@ class Told:
         self.time_ms = max(self.time_ms, manifest.time_ms)
         if manifest.sealed:
             self.sealed_at = max(self.sealed_at or 0, manifest.last)
-        for kind in ("dead_lettered", "skipped", "damaged"):
+        for kind in ("dead_lettered", "damaged"):
             ranges = self.ranges.setdefault(kind, Ranges())
             for first, last in getattr(manifest, kind):
                 ranges.add(first, last)
@@ -108,9 +107,9 @@ def judge(missing: Iterable[Range], told: Told | None, held: Pairs) -> Iterator[
     """Yield missing ranges, cut where the verdict changes, with the verdict and, of what is lost, why.
 
     ``behind_open_transaction``: the record is in Kafka, and a transaction that is not decided holds it up.
-    ``dead_lettered``; ``skipped`` (an id without a record); ``in_ring``: not settled, as far as its producer has told;
-    ``lost``, because ``damaged`` in the ring, ``settled`` (its producer has had the acknowledgement) or ``gone`` (it
-    was accepted, and not found when the epoch was closed); ``untold``: there is no manifest of its epoch.
+    ``dead_lettered``; ``in_ring``: not settled, as far as its producer has told; ``lost``, because ``damaged`` in the
+    ring, ``settled`` (its producer has had the acknowledgement) or ``gone`` (it was accepted, and not found when the
+    epoch was closed); ``untold``: there is no manifest of its epoch.
     """
     covers = {"behind_open_transaction": _Cover(held)}
     covers |= {kind: _Cover(ranges.pairs) for kind, ranges in (told.ranges if told is not None else {}).items()}
@@ -170,9 +169,8 @@ def _verdict(inside: set[str], told: Told | None) -> tuple[str, str | None]:
         return "behind_open_transaction", None
     if told is None:
         return "untold", None
-    for kind in ("dead_lettered", "skipped"):
-        if kind in inside:
-            return kind, None
+    if "dead_lettered" in inside:
+        return "dead_lettered", None
     for why in ("damaged", "settled", "gone"):
         if why in inside:
             return "lost", why

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 __all__ = ["BEHIND", "NOT_IN_TABLE", "VERDICTS", "Manifests", "judge", "of_table", "read_manifests", "unknown"]
 
 BEHIND = "behind_open_transaction"
-VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", "skipped", BEHIND)
+VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", BEHIND)
 NOT_IN_TABLE = "not_in_table"
 """Of a table alone, beside the others: see `of_table`."""
 
 _EPOCH = ["producer_id", "epoch"]
 _NEEDED = ["key", "value", "partition", "offset"]
-_KINDS = ("dead_lettered", "skipped", "damaged")
+_KINDS = ("dead_lettered", "damaged")
 _PAIRS = "array<array<bigint>>"
 _SCHEMA = (
     "version int, producer_id string, epoch int, time_ms bigint, last bigint, settled bigint, sealed boolean, "
@@ -60,7 +60,7 @@ class Manifests(Persisted):
     accepted since stands in its directory alone, until that is opened again."""
     ranges: DataFrame
     """One row for each range of sequences that was told of: ``producer_id``, ``epoch``, ``kind`` (``dead_lettered``,
-    ``skipped``, ``damaged``), ``first``, ``last``; some more than once."""
+    ``damaged``), ``first``, ``last``; some more than once."""
     unreadable: DataFrame
     """One row: ``count``, of keys whose newest record is no manifest of a version that is known here."""
     _buckets: DataFrame
@@ -117,7 +117,7 @@ def judge(missing: DataFrame, epochs: DataFrame, ranges: DataFrame) -> DataFrame
     """What became of missing records: ``missing`` with the columns ``verdict`` and ``why``, cut where these change.
 
     ``missing`` as in `Audit`, the others as in `Manifests`; an epoch may be told of more than once. ``verdict``:
-    ``dead_lettered``; ``skipped`` (an id without a record); ``in_ring``: not settled, as far as its producer has told;
+    ``dead_lettered``; ``in_ring``: not settled, as far as its producer has told;
     ``lost``, and ``why`` (``damaged`` in the rings; ``settled``: its producer has had the acknowledgement; ``gone``: it
     was accepted, and not found when the epoch was closed); ``untold``: there is no manifest of its epoch. Before all
     of these, ``behind_open_transaction``: in ``ranges`` of that kind, it is in Kafka and not decided yet.
@@ -198,13 +198,12 @@ def _verdict() -> Column:
         F.when(F.col(BEHIND), BEHIND)
         .when(~F.col("told"), "untold")
         .when(F.col("dead_lettered"), "dead_lettered")
-        .when(F.col("skipped"), "skipped")
         .when(F.col("damaged") | F.col("settled") | F.col("gone"), "lost")
         .otherwise("in_ring")
     )
 
 
 def _why() -> Column:
-    lost = ~F.col(BEHIND) & F.col("told") & ~F.col("dead_lettered") & ~F.col("skipped")
+    lost = ~F.col(BEHIND) & F.col("told") & ~F.col("dead_lettered")
     why = F.when(F.col("damaged"), "damaged").when(F.col("settled"), "settled").when(F.col("gone"), "gone")
     return F.when(lost, why)

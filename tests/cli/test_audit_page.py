@@ -128,7 +128,7 @@ def test_a_time_that_no_calendar_has_is_a_bar_like_the_others() -> None:
 
 
 def test_what_a_table_lacks_as_far_as_producers_tell_is_not_called_lost() -> None:
-    verdicts = {"not_in_table": 3, "lost": 0, "untold": 0, "in_ring": 0, "dead_lettered": 0, "skipped": 0}
+    verdicts = {"not_in_table": 3, "lost": 0, "untold": 0, "in_ring": 0, "dead_lettered": 0}
     text = page(found([(0, 5, 3)], manifests={"totals": verdicts, "ranges": [], "unreadable": 0}))
     assert "3 not in table, 0 lost" in text
     assert "these were in Kafka" in text

@@ -14,7 +14,7 @@ from tests.spark.frames import frame
 
 Rows = list[tuple[bytes, bytes | None]]
 Identities = set[tuple[str, int, int]]
-KINDS = ("dead_lettered", "skipped", "damaged")
+KINDS = ("dead_lettered", "damaged")
 
 
 def told(producer_id: str, epoch: int, part: int = 0, **said: Any) -> tuple[bytes, bytes]:
@@ -108,7 +108,7 @@ def expected(rows: Rows, identities: Identities) -> dict[tuple[str, int, int], s
                 if any(low <= sequence <= high for one in of_epoch for low, high in one.get(kind, ()))
             ]
             verdict = "lost" if "damaged" in named or sequence <= settled or sequence > sealed else "in_ring"
-            verdict = next((kind for kind in KINDS[:2] if kind in named), verdict)
+            verdict = "dead_lettered" if "dead_lettered" in named else verdict
             found[*owner, sequence] = verdict if of_epoch else "untold"
     return found
 
