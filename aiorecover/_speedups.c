@@ -601,7 +601,8 @@ static PyObject *acceptor_call(Acceptor *self, PyObject *const *args, size_t fla
         value = PyObject_Vectorcall(self->encode, given, 4, NULL);
         if (value == NULL) return NULL;
     }
-    if (!PyBytes_CheckExact(value) || PyBytes_GET_SIZE(value) + key_most(args[KEY]) > self->fits) {
+    Py_ssize_t size = PyBytes_CheckExact(value) ? PyBytes_GET_SIZE(value) : 0;  /* else it is None */
+    if (size + key_most(args[KEY]) > self->fits) {
         receipt = PyObject_Vectorcall(self->otherwise, args, flags, NULL);
     }
     else {

@@ -106,6 +106,16 @@ async def _published(path: Path, options: dict[str, Any], published: list[dict[s
 
 
 @pytest.mark.asyncio
+async def test_a_serializer_is_called_once_for_each_record_also_where_it_makes_a_tombstone(tmp_path: Path) -> None:
+    values: list[object] = []
+    options: dict[str, Any] = {"value_serializer": values.append, "stop_timeout_ms": 0}
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, **options) as producer:
+        await producer.publish("topic", 1, key="key")
+        await producer.publish("topic", 2, key="key")
+    assert values == [1, 2]
+
+
+@pytest.mark.asyncio
 async def test_each_record_is_refused_in_another_thread_and_after_the_stop(tmp_path: Path) -> None:
     producer = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=0)
     async with producer:
