@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 PAUSE_S = 0.05  # between two looks for leaders that are not known, doubled up to the next
 NOT_THERE = 3  # Kafka's code
+NEW_TOPIC_MISSES = 3  # within 0.4 s: the first question may have the cluster make the topic
 NO_LEADER = OUTCOMES[5].reason
 PAUSE_MAX_S = 1.0  # so delivery goes on within a second
 
@@ -138,10 +139,11 @@ class Connection:
     async def _learn(self, name: str) -> None:
         topic, found = self.delivery.router.topics[name], self.delivery.client.metadata.topics.get(name)
         if found is None or (found.code and not found.leaders):
-            code, asked_before = NOT_THERE if found is None else found.code, topic.error is not None
+            code = NOT_THERE if found is None else found.code
             if code != NOT_THERE or topic.error is None:
                 topic.error = (code == NOT_THERE and await self._collision(name)) or _topic_error(name, code)
-            if topic.busy and asked_before:  # the first question may have the cluster make the topic
+            topic.misses += 1
+            if topic.busy and topic.misses > NEW_TOPIC_MISSES:
                 self.delivery.throttle.warn("topic_unavailable", name, "%s", topic.error)
             return
         self.delivery.throttle.over("topic_unavailable", name, "the topic is there now topic=%s", name)

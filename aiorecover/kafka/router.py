@@ -38,17 +38,18 @@ class Topic:
     Attributes:
         count: its partitions; 0: not known.
         error: why they are not known; None: they are, or nothing is known to be wrong.
+        misses: answers in a row that did not name them.
         keys: the writer's ``lanes[name]``.
 
     """
 
     __slots__ = (
-        "count", "error", "keys", "lanes", "leaders", "name", "sticky", "unassigned", "used_at",
+        "count", "error", "keys", "lanes", "leaders", "misses", "name", "sticky", "unassigned", "used_at",
     )  # fmt: skip
 
     def __init__(self, name: str, keys: dict[Any, Target], used_at: float) -> None:
         self.name, self.keys, self.used_at = name, keys, used_at
-        self.count = 0
+        self.count = self.misses = 0
         self.error: str | None = None
         self.leaders: dict[int, int] = {}
         self.lanes: dict[int, DeliveryLane] = {}
@@ -276,7 +277,7 @@ class Router:
         if topic is None:
             return False
         topic.leaders = leaders
-        topic.error = None
+        topic.error, topic.misses = None, 0
         if count == topic.count:
             return False
         topic.count = self.ring.topics[name] = count

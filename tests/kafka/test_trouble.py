@@ -63,11 +63,11 @@ async def test_a_topic_that_is_forbidden_does_not_hold_up_the_quiet_ones_of_its_
             assert producer.statistics().errors - before <= 2, "each waited until the bad one was tried again"
 
 
-@pytest.mark.parametrize("times", [1, 2])
-async def test_what_is_normal_for_a_new_topic_is_no_warning_unless_it_comes_twice(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, times: int
+@pytest.mark.parametrize(("misses", "times"), [(3, 1), (4, 2)])
+async def test_what_is_normal_for_a_new_topic_is_no_warning_unless_it_lasts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, misses: int, times: int
 ) -> None:
-    refresh, unknown = Client.refresh, [TopicMetadata(UNKNOWN_TOPIC, {})] * times
+    refresh, unknown = Client.refresh, [TopicMetadata(UNKNOWN_TOPIC, {})] * misses
 
     async def late(client: Client, topics: Iterable[str], *, create: bool) -> Metadata:
         """Answer as a cluster that makes the topic only now."""
