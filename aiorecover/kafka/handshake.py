@@ -199,8 +199,8 @@ def explain(error: BaseException, link: Link, options: Mapping[str, Any], *, adv
     if not link.established:
         return _explain_connecting(error, address, secured=secured, advertised=advertised)
     ending = "does not answer" if isinstance(error, TimeoutError) else "closes it, or answers nonsense"
-    hints = "it is not Kafka" if secured else "it wants TLS (security_protocol), or is not Kafka"
-    return f"{address} takes the connection and then {ending}: perhaps {hints}"
+    wanted = "a certificate of the client (ssl_context)" if secured else "TLS (security_protocol)"
+    return f"{address} takes the connection and then {ending}: perhaps it wants {wanted}, or is not Kafka"
 
 
 def _explain_connecting(error: BaseException, address: str, *, secured: bool, advertised: bool) -> str:

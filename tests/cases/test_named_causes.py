@@ -192,13 +192,15 @@ async def test_a_port_that_is_not_kafka_s_is_named(
                 pass
 
 
-async def test_a_port_that_wants_tls_or_a_login_or_neither_is_named(
+async def test_a_port_that_wants_tls_or_a_certificate_or_a_login_or_none_of_them_is_named(
     secured: SecuredKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with_tls = {"security_protocol": "SSL", "ssl_context": create_ssl_context()}
+    trusting = {"security_protocol": "SSL", "ssl_context": create_ssl_context(cafile=secured.authority_file(tmp_path))}
     for servers, options, cause in (
         (secured.secured_servers, {}, "perhaps it wants TLS"),
         (secured.clear_servers, {}, "perhaps it wants a login"),
+        (secured.mutual_servers, trusting, "perhaps it wants a certificate of the client"),
         (secured.bootstrap_servers, with_tls, "perhaps the port is without TLS"),
     ):
         async with waiting(tmp_path, "topic", cause, caplog, bootstrap_servers=servers, **options):
