@@ -23,6 +23,7 @@ __all__ = ["FAILED", "Commands", "EndedError", "Output", "StoppedError", "print_
 
 FAILED = 1
 USAGE = 2
+ENDLESS = 10_000  # columns
 
 _BY_SIGNAL = 128  # what shells add to the number of the signal that has ended a process
 
@@ -76,10 +77,12 @@ def _end(error: Exception, status: int) -> NoReturn:
 
 
 class Output(Console):
-    """Standard output for people: colours where it is a terminal, and nothing highlighted by guess."""
+    """Standard output for people: colours, and lines as long as it is wide, where it is a terminal."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, **options)
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = ENDLESS
 
     def on_broken_pipe(self) -> NoReturn:
         """Leave it to `Commands`: rich would end the process with status 1."""

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.filesize import pick_unit_and_suffix
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from aiorecover.cli.records import NAMES, text_of
 from aiorecover.errors import WalError, WalFormatError
@@ -23,12 +25,13 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Iterator
 
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
 
     from aiorecover.ring.directory import Instance
     from aiorecover.ring.inspect import DirectoryView, LaneView
 
 __all__ = [
+    "Name",
     "inspect",
     "instances_at",
     "is_whole",
@@ -42,6 +45,7 @@ __all__ = [
 ]
 
 BLOCK = 512  # bytes that st_blocks counts
+SHORTEST = 12  # of a name in a table, where there is no room for all of it
 UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"]
 
 
@@ -161,14 +165,34 @@ def _summary(one: dict[str, Any]) -> Iterator[str]:
 
 def _table(lanes: list[dict[str, Any]]) -> Table:
     table = Table(box=None, padding=(0, 0, 0, 2), header_style="dim")
-    table.add_column("topic", overflow="fold")
+    table.add_column("topic")
     for title in ("partition", "batches", "records", "size", "oldest"):
         table.add_column(title, justify="right", no_wrap=True)
     for lane in lanes:
         counts = (f"{lane[name]:,}" for name in ("batches", "records"))
         age = f"{lane['oldest_age_seconds']:,} s"
-        table.add_row(text_of(lane["topic"].encode()), str(lane["partition"]), *counts, size_of(lane["bytes"]), age)
+        table.add_row(Name(lane["topic"]), str(lane["partition"]), *counts, size_of(lane["bytes"]), age)
     return table
+
+
+class Name:
+    """The cell of a table that loses the middle of its name where the table is too wide, so that no other one does."""
+
+    def __init__(self, name: str) -> None:
+        self._text = text_of(name.encode())
+
+    def __rich_measure__(self, _: Console, options: ConsoleOptions) -> Measurement:
+        """Return the width that is needed, and the one that is wanted."""
+        wanted = min(len(self._text), options.max_width)
+        return Measurement(min(wanted, SHORTEST), wanted)
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        """Return as much of both ends as there is room for."""
+        shown, room = self._text, options.max_width
+        if len(shown) > room:
+            half = room // 2
+            shown = f"{shown[: room - half - 1]}…{shown[len(shown) - half :]}"
+        yield Text(shown)
 
 
 def size_of(count: int) -> str:

@@ -7,7 +7,7 @@ import logging
 import pathlib
 import sys
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -52,9 +52,10 @@ def list_letters(path: PATH, json_output: JSON = False) -> None:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("id", "topic", "partition", "why"):
-        table.add_column(title, overflow="fold")
+        table.add_column(title, overflow="fold", no_wrap=title in {"id", "partition"})
     for one in found:
-        table.add_row(one["id"], text_of(one["topic"].encode()), str(one["partition"]), text_of(_why(one).encode()))
+        why = text_of(str(one.get("dead_letter") or "").encode())
+        table.add_row(one["id"], inspection.Name(one["topic"]), str(one["partition"]), why)
     console = Output()
     if found:
         console.print(table)
@@ -192,10 +193,6 @@ def _paths(path: pathlib.Path) -> list[pathlib.Path]:
 def _letters(path: pathlib.Path) -> Iterator[StoredRecord]:
     for _, record in stored(_paths(path), dead=True):
         yield record
-
-
-def _why(described: dict[str, Any]) -> str:
-    return str(described.get("dead_letter") or "")
 
 
 def _letter_of(stored_record: StoredRecord) -> DeadLetter:

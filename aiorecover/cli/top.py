@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from aiorecover.cli.inspection import inspect, instances_at, size_of, troubles
+from aiorecover.cli.inspection import Name, inspect, instances_at, size_of, troubles
 from aiorecover.cli.records import NAMES, about, stored, text_of
 from aiorecover.ring.lane import DEAD
 
@@ -138,9 +138,9 @@ def _sparkline(history: list[int]) -> str:
 
 def _table(*titles: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(titles[0], overflow="fold")
-    for title in titles[1:]:
-        table.add_column(title, justify="right", no_wrap=True)
+    for title in titles:
+        names = title in {"topic", "directory"}
+        table.add_column(title, justify="left" if names else "right", no_wrap=not names)
     return table
 
 
@@ -148,7 +148,7 @@ def _instances(seen: dict[str, Any]) -> Table:
     table = _table("directory", "owner", "waiting", "dead letters", "on disk", "trouble")
     for one in seen["instances"]:
         owner = f"pid {one['pid']}" if one["locked"] else "none"
-        name = pathlib.Path(one["path"]).name
+        name = Name(pathlib.Path(one["path"]).name)
         if one["error"] is not None:
             table.add_row(name, owner, "", "", "", Text("unreadable", style="red"))
             continue
@@ -163,10 +163,9 @@ def _lanes(lanes: list[dict[str, Any]], most: int, *, several: bool) -> Table:
     for lane in lanes[:most]:
         old = lane["oldest_age_seconds"] or 0
         age = Text(f"{old:,} s", style="yellow" if old > OLD_S else "")
-        row: list[str | Text] = [str(lane["partition"]), f"{lane['records']:,}", size_of(lane["bytes"]), age]
-        table.add_row(
-            text_of(lane["topic"].encode()), *row, *([pathlib.Path(lane["instance"]).name] if several else [])
-        )
+        where = [Name(pathlib.Path(lane["instance"]).name)] if several else []
+        counts = str(lane["partition"]), f"{lane['records']:,}", size_of(lane["bytes"])
+        table.add_row(Name(lane["topic"]), *counts, age, *where)
     if len(lanes) > most:
         table.add_row(Text(f"and {len(lanes) - most:,} more", style="dim"))
     return table

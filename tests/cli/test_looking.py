@@ -64,6 +64,24 @@ def test_what_waits_is_shown_by_lane(tmp_path: Path) -> None:
     assert lane.split()[3] == "100"
 
 
+def test_a_long_topic_loses_its_middle_where_80_columns_are_and_no_number_a_digit(tmp_path: Path) -> None:
+    topic = "shop.orders." + "x" * 100 + ".v17"
+
+    async def leave_long() -> None:
+        async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=0) as producer:
+            for _ in range(12_345):
+                await producer.publish(topic, b"some")
+
+    asyncio.run(leave_long())
+    for command in (["status"], ["top", "--looks", "1"]):
+        shown = run(*command, tmp_path).stdout.splitlines()
+        (line,) = [line for line in shown if "unassigned" in line]
+        assert re.match(r" *shop\.orders\.x+…x+\.v17  unassigned ", line)
+        assert " 12,345 " in line
+        assert max(map(len, shown)) <= 80
+        assert topic in CliRunner().invoke(app, [*command, str(tmp_path)], env={"COLUMNS": None}).stdout
+
+
 def test_records_are_shown_and_a_terminal_obeys_nothing_in_them(tmp_path: Path) -> None:
     asyncio.run(leave(tmp_path, 100))
     done = run("cat", tmp_path, "--limit", 3)
