@@ -101,11 +101,11 @@ class Ring:
         room = free + self.used + self.pool.kept - self.min_free
         least = min(LEAST_BYTES, self.limits.max_bytes)
         if room < least and not self.used:
-            fits = max(0, free - least)
+            fits = free - least
+            other = f"lower wal_min_free_bytes to {fits} at most" if fits >= 0 else "choose a wal_dir on another one"
             raise WalFullError(
-                "the volume cannot hold a write-ahead log: free disk space, or lower wal_min_free_bytes to "
-                f"{fits} at most free={free} wal_min_free_bytes={self.min_free} needed={least} "
-                f"path={self.directory.path}"
+                f"the volume cannot hold a write-ahead log: free disk space, or {other} free={free} "
+                f"wal_min_free_bytes={self.min_free} needed={least} path={self.directory.path}"
             )
 
     def start_ordinals(self) -> None:
@@ -192,8 +192,9 @@ class Ring:
         volume = self.files.volume(self.directory.path)[0]
         if volume - size < (0 if rewriting else self.min_free):
             self._hurry()
+            other = ", or lower wal_min_free_bytes" if volume >= size else ""
             raise WalFullError(
-                "the volume is full: free disk space, wait for delivery, or lower wal_min_free_bytes "
+                f"the volume is full: free disk space, wait for delivery{other} "
                 f"free={volume} wal_min_free_bytes={self.min_free} path={self.directory.path}"
             )
         return self.pool.take_hole(size)

@@ -151,6 +151,8 @@ def test_a_volume_that_cannot_hold_the_least_is_refused_with_a_value_that_fits(t
     disk = Disk(free=30 << 20, total=512 << 20)
     with pytest.raises(WalFullError, match=r"lower wal_min_free_bytes to 23068672 at most"):
         Rig(tmp_path, disk, Limits(1 << 30, 28 << 20, 2048))
+    with pytest.raises(WalFullError, match=r"free disk space, or choose a wal_dir on another one free=4194304"):
+        Rig(tmp_path, Disk(free=4 << 20, total=6 << 20), Limits(1 << 30, 1 << 20, 2048))
     with Rig(tmp_path, disk, Limits(1 << 30, 20 << 20, 2048)) as rig:
         rig.publish(1)
 
