@@ -29,6 +29,7 @@ from aiorecover.kafka.produce import ProduceRequest
 from aiorecover.ring.directory import IN_MEMORY, instances
 from aiorecover.ring.files import Files
 from aiorecover.ring.inspect import read_checkpoint
+from aiorecover.ring.ring import FREE_MOST, LEAST_BYTES, SHARE_OF_VOLUME
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -286,11 +287,14 @@ def _volume(config: Config) -> Iterator[Finding]:
         yield Finding(BAD, "volume", f"{there} is on {kind}, over the network", "choose a wal_dir on a local disk")
     elif kind in COPY_ON_WRITE:
         yield Finding(UNSURE, "volume", f"{there} is on {kind}, which copies on write", "use ext4 or xfs, or a volume")
-    reserve = min(1 << 30, total // 20) if config.wal_min_free_bytes is None else config.wal_min_free_bytes
+    reserve = (
+        min(FREE_MOST, total // SHARE_OF_VOLUME) if config.wal_min_free_bytes is None else config.wal_min_free_bytes
+    )
     room = free - reserve
     text = f"{there} ({kind}) has room for {max(0, room) >> 20:,} MiB beside wal_min_free_bytes"
-    if room < (8 << 20):
-        yield Finding(BAD, "volume", text, "free disk space, or lower wal_min_free_bytes")
+    if room < LEAST_BYTES:
+        other = "lower wal_min_free_bytes" if free >= LEAST_BYTES else "choose a wal_dir on another volume"
+        yield Finding(BAD, "volume", text, f"free disk space, or {other}")
     elif room < config.wal_max_bytes:
         text = f"{text}, wal_max_bytes is {config.wal_max_bytes >> 20:,} MiB"
         yield Finding(UNSURE, "volume", text, "lower wal_max_bytes to what fits, so that full means full")

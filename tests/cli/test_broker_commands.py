@@ -113,6 +113,10 @@ def test_a_volume_that_is_wrong_for_a_ring_is_named(
 def test_a_volume_without_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Files, "volume", lambda *_: (1 << 30, 100 << 30))
     assert "room for 0 MiB" in examined(tmp_path, NOWHERE)[doctor.BAD, "volume"][0]
+    monkeypatch.setattr(Files, "volume", lambda *_: (5 << 20, 6 << 20))
+    shown = run("doctor", tmp_path, "--bootstrap-servers", NOWHERE).stdout
+    assert "→ free disk space, or choose a wal_dir on another volume" in shown
+    monkeypatch.setattr(Files, "volume", lambda *_: (1 << 30, 100 << 30))
     [tight] = examined(tmp_path, NOWHERE, wal_min_free_bytes=0, wal_max_bytes=20 << 30)[doctor.UNSURE, "volume"]
     assert "wal_max_bytes is 20,480 MiB" in tight
 
