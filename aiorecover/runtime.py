@@ -256,7 +256,8 @@ class Runtime:
                 await self.delivery.waiters.drained()
         except TimeoutError:
             message = "not everything is in kafka yet, it stays in the ring, do not publish it again"
-            raise DeliveryPendingError(f"{message}: {self.why()} pending={self.pending()}") from None
+            count = "unknown" if self.ring.recovering else self.pending()
+            raise DeliveryPendingError(f"{message}: {self.why()} pending={count}") from None
 
     def why(self) -> str:
         """Say what holds records up."""

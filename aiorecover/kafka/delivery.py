@@ -419,6 +419,10 @@ class Delivery:
         for task in self.router.tasks.values():
             if task.quiet_until > self.now():
                 yield f"throttled: a quota is used up, delivery goes on more slowly node={task.node}"
+        if self.ring.recovering:
+            yield "what earlier starts left is being read, delivery begins after it"
+        if self.checker.reading:
+            yield "kafka is being read for what was sent before (recovery_check), its partition waits meanwhile"
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
