@@ -8,7 +8,7 @@ import sys
 from contextlib import nullcontext
 from itertools import islice
 from time import monotonic, sleep
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 import uvloop
@@ -22,9 +22,14 @@ from aiorecover.cli import drainage, inspection
 from aiorecover.cli.endings import FAILED, Output, print_json, reported
 from aiorecover.cli.inspection import is_whole, show_checked, verified
 from aiorecover.cli.options import JSON, OPTION, PATH, SERVERS, TOPIC, producer_of
-from aiorecover.cli.records import New, about, lines, stored, without_bytes, write_lines
+from aiorecover.cli.records import New, about, lines, stored, text_of, without_bytes, write_lines
 from aiorecover.cli.top import Watch, screen
 from aiorecover.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
 
 __all__ = ["add_to"]
 
@@ -38,6 +43,18 @@ class Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Return the rate of the last seconds."""
         return Text(f"{task.speed or 0:,.0f}/s")
+
+
+class Bar(Progress):
+    """A bar, and below it what the records wait for."""
+
+    waits = ""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Yield the lines."""
+        yield from super().get_renderables()
+        if self.waits:
+            yield Text(text_of(self.waits.encode(), len(self.waits)), style="yellow")
 
 
 COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
@@ -174,10 +191,11 @@ def drain(
     130: Ctrl-C; the next start goes on.
     """
     terminal = Console(stderr=True)
-    with Progress(*COLUMNS, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
+    with Bar(*COLUMNS, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
         bar = progress.add_task("delivered", total=None)
 
-        def report(done: int, total: int) -> None:
+        def report(done: int, total: int, waits: str) -> None:
+            progress.waits = waits
             progress.update(bar, completed=done, total=total)
 
         def make(where: pathlib.Path) -> RecoverableProducer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
 import shutil
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,6 @@ from aiorecover.ring.directory import Directory
 from aiorecover.ring.inspect import look
 
 if TYPE_CHECKING:
-    import pathlib
     from collections.abc import Callable, Sequence
 
     from aiorecover.ring.directory import Instance
@@ -38,11 +38,11 @@ async def drain(
     path: pathlib.Path,
     make: Callable[[pathlib.Path], RecoverableProducer],
     timeout_ms: int | None,
-    report: Callable[[int, int], None],
+    report: Callable[[int, int, str], None],
 ) -> list[dict[str, Any]]:
     """Deliver what waits in each instance at ``path``, one after the other; return what became of each.
 
-    ``report``: called with the number of records that are done, and of all.
+    ``report``: called with the number of records that are done, and of all, and with what the others wait for.
 
     Raises:
         WalFormatError, WalIOError: as `instances_at`.
@@ -59,8 +59,8 @@ async def drain(
             continue
         left_ms = None if until is None else max(0, int((until - loop.time()) * 1000))
 
-        def report_all(done: int, before: int = before) -> None:
-            report(before + done, total)
+        def report_all(done: int, waits: str, before: int = before) -> None:
+            report(before + done, total, waits)
 
         try:
             await _drain(make(one.path), outcome, left_ms, report_all)
@@ -81,7 +81,7 @@ def _outcome(one: Instance) -> dict[str, Any]:
 
 
 async def _drain(
-    producer: RecoverableProducer, outcome: dict[str, Any], timeout_ms: int | None, report: Callable[[int], None]
+    producer: RecoverableProducer, outcome: dict[str, Any], timeout_ms: int | None, report: Callable[[int, str], None]
 ) -> None:
     async with producer:
         flushing = asyncio.create_task(producer.flush(timeout_ms))
@@ -92,12 +92,19 @@ async def _drain(
                 outcome |= {"delivered": now.delivered, "dead_lettered": now.dead_lettered}
                 if not now.recovering:  # else not all that waits is known
                     outcome["left"] = now.pending
-                report(now.delivered + now.dead_lettered)
+                waits = "" if flushing.done() else _waits(pathlib.Path(outcome["path"]))
+                report(now.delivered + now.dead_lettered, waits)
             flushing.result()
         finally:
             flushing.cancel()
             if outcome["left"]:
                 await producer.stop(0)  # its time is over
+
+
+def _waits(path: pathlib.Path) -> str:
+    """Return what holds up a directory of ours, as its producer noted it within the last second; empty: nothing."""
+    noted = next((one.noted for one in instances_at(path)), None)
+    return noted.troubles[0] if noted is not None and noted.troubles else ""
 
 
 def drained(outcomes: Sequence[dict[str, Any]]) -> bool:

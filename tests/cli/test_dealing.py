@@ -10,8 +10,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from aiorecover import RecoverableProducer
+from aiorecover.cli import drainage
 from aiorecover.cli.app import app
+from aiorecover.cli.options import producer_of
 from aiorecover.testing import ApiKey, MockCluster, read_topic
+from tests.support.eventually import until
 
 NOWHERE = "127.0.0.1:1"
 RECORD_LIST_TOO_LARGE = 18
@@ -49,6 +52,7 @@ def test_all_directories_are_drained_whatever_they_were_started_with(
     assert "0 delivered, 2 left: not everything is in kafka yet" in away.stdout
     away = run("drain", tmp_path, "--bootstrap-servers", NOWHERE, "--timeout", 0, "--json")
     assert [one["left"] for one in json.loads(away.stdout)] == [2, 1, 0]
+    assert "pending=0" not in away.stdout  # how many they are is not read yet
     monkeypatch.setenv("AIORECOVER_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
     done = run("drain", tmp_path, "--option", "linger_ms=1", "--json")
     assert done.exit_code == 0
@@ -56,6 +60,23 @@ def test_all_directories_are_drained_whatever_they_were_started_with(
     assert found == [("a", 2, 0, None), ("b", 1, 0, None), ("c", 0, 0, None)]
     assert values(cluster) == [b"one", b"two", b"three"]
     assert run("drain", tmp_path).exit_code == 0  # there is nothing to do
+
+
+@pytest.mark.asyncio
+async def test_a_drain_without_a_limit_says_what_it_waits_for_until_that_is_mended(
+    cluster: MockCluster, tmp_path: Path
+) -> None:
+    await leave(tmp_path, b"one", b"two")
+    reports: list[tuple[int, int, str]] = []
+    cluster.broker_down()
+    servers = cluster.bootstrap_servers
+    draining = asyncio.create_task(
+        drainage.drain(tmp_path, lambda path: producer_of(path, servers, ()), None, lambda *now: reports.append(now))
+    )
+    await until(lambda: bool(reports) and reports[-1][2].startswith("kafka is not reached: "))
+    cluster.broker_up()
+    assert drainage.drained(await draining)
+    assert reports[-1] == (2, 2, "")
 
 
 @pytest.mark.asyncio
