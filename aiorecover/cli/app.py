@@ -19,6 +19,7 @@ from aiorecover.cli.demo.view import View, show_verdict
 from aiorecover.cli.directory_commands import add_to as add_directory_commands
 from aiorecover.cli.endings import FAILED, Commands, Output, print_json
 from aiorecover.cli.letter_commands import app as letters
+from aiorecover.cli.options import CONF, VERBOSE
 from aiorecover.ring.writer import LANGUAGE
 
 __all__ = ["app"]
@@ -105,7 +106,8 @@ def audit(
     engine: Annotated[
         str | None,
         typer.Option(
-            help="local: in this process; spark: also tables, and clusters. Default: local, unless Spark is needed."
+            help="local: in this process; spark: also tables, and clusters. Default: local, unless Spark is needed.",
+            autocompletion=lambda: auditing.ENGINES,
         ),
     ] = None,
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka, host:port,...")] = None,
@@ -145,8 +147,8 @@ def audit(
         pathlib.Path | None, typer.Option(help="Write a page with a picture of completeness over time here.")
     ] = None,
     master: Annotated[str | None, typer.Option(help="Where Spark runs. Default: local[*].")] = None,
-    conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show what Spark says.")] = False,
+    conf: CONF = None,
+    verbose: VERBOSE = False,
     kafka_option: Annotated[
         list[str] | None,
         typer.Option(
@@ -208,7 +210,10 @@ def land(
     ] = "",
     format: Annotated[  # noqa: A002 - Spark's word
         str | None,
-        typer.Option(help="iceberg, delta or parquet. Default: what is there; a new path: parquet."),
+        typer.Option(
+            help="iceberg, delta or parquet. Default: what is there; a new path: parquet.",
+            autocompletion=lambda: ["iceberg", "delta", "parquet"],
+        ),
     ] = None,
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Land what stands in Kafka now, and end.")
@@ -225,8 +230,8 @@ def land(
         bool, typer.Option("--json", help="Print the sums of all batches as JSON, at the end.")
     ] = False,
     master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
-    conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show what Spark says.")] = False,
+    conf: CONF = None,
+    verbose: VERBOSE = False,
     kafka_option: Annotated[
         list[str] | None, typer.Option(help="An option of Spark's Kafka source, as kafka.security.protocol=SSL.")
     ] = None,

@@ -14,7 +14,19 @@ from aiorecover.ring.inspect import read_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["JSON", "OPTION", "PATH", "SERVERS", "TOPIC", "options_of", "pairs", "producer_of", "stored_options"]
+__all__ = [
+    "CONF",
+    "JSON",
+    "OPTION",
+    "PATH",
+    "SERVERS",
+    "TOPIC",
+    "VERBOSE",
+    "options_of",
+    "pairs",
+    "producer_of",
+    "stored_options",
+]
 
 PATH = Annotated[pathlib.Path, typer.Argument(help="A wal_dir, or one instance directory in it.")]
 JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -24,6 +36,9 @@ SERVERS = Annotated[str | None, typer.Option(help="Kafka, host:port,... Default:
 OPTION = Annotated[
     list[str] | None, typer.Option(help="An option of the producer, name=value; may be given several times.")
 ]
+
+CONF = Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")]
+VERBOSE = Annotated[bool, typer.Option("--verbose", help="Show what Spark says.")]
 
 STOP_MS = 2000
 
