@@ -25,6 +25,7 @@ BATCH_BYTES: Final = 256 * 1024
 LINGER_MS: Final = 5
 KEYS: Final = [b"key-%d" % number for number in range(100)]
 WARM_UP: Final = 2000
+REACHED_MS: Final = 20_000  # that Kafka has for a first record
 POLL_EVERY: Final = 1024
 QUEUE_FULL_S: Final = 0.005
 
@@ -35,12 +36,14 @@ async def measure(
     """Yield the figures of each producer; ``options``: a producer's, as aiokafka names them, with bootstrap_servers.
 
     Raises:
-        KafkaError, RecoverError: Kafka is not reached, or refuses.
+        KafkaError, RecoverError: Kafka is not reached, or refuses, or takes no record within 20 s.
 
     """
     value = bytes(size)
     tuning: dict[str, Any] = {"linger_ms": LINGER_MS, "max_batch_size": BATCH_BYTES}
-    async with RecoverableProducer(wal_dir, **options, **tuning) as ours:
+    async with RecoverableProducer(wal_dir, **{**options, **tuning, "stop_timeout_ms": 0}) as ours:
+        await ours.publish(topic, value)
+        await ours.flush(REACHED_MS)  # what is timed waits without a limit
         yield await _timed("aiorecover", _awaited(ours.publish, topic, value), ours.flush, records)
     async with AIOKafkaProducer(**options, **tuning, acks="all", enable_idempotence=True) as theirs:
         yield await _timed("aiokafka", _awaited(theirs.send, topic, value), theirs.flush, records)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from aiorecover.cli import doctor
+from aiorecover.cli import bench, doctor
 from aiorecover.cli.app import app
 from aiorecover.config import Config
 from aiorecover.ring.files import Files
@@ -137,8 +137,18 @@ def test_all_producers_deliver_and_are_measured(tmp_path: Path) -> None:
         table = run(*words, "--wal-dir", tmp_path)
         assert table.exit_code == 0
         found = json.loads(run(*words, "--json").stdout)
-        assert len(read_topic(cluster.bootstrap_servers, "orders")) == 2 * 3 * 2500
+        assert len(read_topic(cluster.bootstrap_servers, "orders")) == 2 * (
+            3 * 2500 + 1
+        )  # a first one sees that Kafka takes it
     assert [one["producer"] for one in found] == ["aiorecover", "aiokafka", "confluent-kafka"]
     assert all(one["delivered_per_second"] > 0 for one in found)
     assert [line.split()[0] for line in table.stdout.splitlines()][1:] == [one["producer"] for one in found]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kafka_that_is_not_reached_ends_the_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "REACHED_MS", 200)
+    done = run("bench", "--topic", "orders", "--bootstrap-servers", NOWHERE, "--wal-dir", tmp_path)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.count("kafka is not reached: 127.0.0.1:1 cannot be reached") == 1
     assert list(tmp_path.iterdir()) == []
