@@ -1,4 +1,4 @@
-"""The commands and their options; what they do is in modules of their own."""
+"""The application: the commands of the other modules, and demo, audit and land."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import uvloop
 
 from aiorecover.cli.auditing import command as auditing
 from aiorecover.cli.auditing import show as audit_show
-from aiorecover.cli.auditing.said import is_whole
+from aiorecover.cli.auditing.sentences import is_whole
 from aiorecover.cli.broker_commands import add_to as add_broker_commands
 from aiorecover.cli.demo import command as demo_command
 from aiorecover.cli.demo.view import View, show_verdict
@@ -48,7 +48,7 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is.")
     ] = False,
 ) -> None:
-    """What is told before any command."""
+    """Take the options that stand before a command."""
 
 
 @app.command()
@@ -64,7 +64,7 @@ def demo(
         pathlib.Path | None,
         typer.Option(help="Directory of the write-ahead log, kept afterwards. Default: a temporary one."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed, the same records and moments of failure.")] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same records and moments of failure.")] = 1,
     exactly_once: Annotated[
         bool,
         typer.Option(
@@ -116,32 +116,37 @@ def audit(
     ] = None,
     table: Annotated[
         str | None,
-        typer.Option(help="Read this, a path with a / in it or a table's name; with topics: what of them it lacks."),
+        typer.Option(
+            help="A table to read: a path with a / in it, or a name. With topics: report what of them it lacks."
+        ),
     ] = None,
     format: Annotated[  # noqa: A002 - Spark's word
-        str | None, typer.Option(help="Of the table: delta has Delta's package fetched. Default: what is there.")
+        str | None, typer.Option(help="Format of the table; delta has Delta's package fetched. Default: what is there.")
     ] = None,
     last: Annotated[
         list[str] | None,
         typer.Option(
-            help="The id of the last record that an epoch published: what is missing behind it is found, too. Of "
-            "several of one epoch the highest counts."
+            help="The id of a record that was published: all before it in its epoch are looked for, too. May be given "
+            "several times."
         ),
     ] = None,
     manifests: Annotated[
         str | None,
-        typer.Option(help="The producers' audit_topic: what is missing is told apart, and missing tails are found."),
+        typer.Option(help="The producers' audit_topic: it tells why records are missing, and finds missing tails."),
     ] = None,
     from_first: Annotated[
         bool,
-        typer.Option("--from-first", help="What Kafka has deleted by now is not missing: begin with what is there."),
+        typer.Option(
+            "--from-first", help="Begin with the oldest record that is there: what Kafka has deleted is not missing."
+        ),
     ] = False,
     no_order: Annotated[
-        bool, typer.Option("--no-order", help="Leave out what is out of order: nothing is sorted then, it is quicker.")
+        bool,
+        typer.Option("--no-order", help="Do not look for records out of order: it is quicker, as nothing is sorted."),
     ] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Show so many epochs and ranges, those that lack most.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Show so many epochs and ranges, the worst first.")] = 20,
     json_output: Annotated[
-        bool, typer.Option("--json", help="Print the same as JSON; `more` names the lists that --limit has cut.")
+        bool, typer.Option("--json", help="Print JSON; `more` names the lists that --limit has cut.")
     ] = False,
     html: Annotated[
         pathlib.Path | None, typer.Option(help="Write a page with a picture of completeness over time here.")
@@ -166,10 +171,10 @@ def audit(
     With --manifests: whether what is missing is a dead letter, still in the ring, or lost, and of how many epochs the
     end is not known (that is no failure: a producer that lives is one of these).
 
-    Exit status 0: nothing is missing; with manifests, nothing is lost, or, of a table alone, not in it. 1:
-    something is, or one id stands on records that differ. 2: there is no audit: an option, an installation or Kafka
-    needs mending, or Spark failed (or the page of --html was not written, behind the result). 130 or 143: stopped, by
-    Ctrl-C or SIGTERM.
+    Exit status 0: nothing is missing; with --manifests nothing is lost, nor, with a table alone, absent from it. 1:
+    something is, or records that differ have one id. 2: there is no audit: an option, the installation or Kafka needs
+    mending, or Spark failed; or the result is printed, and the page of --html could not be written. 130 or 143:
+    stopped, by Ctrl-C or SIGTERM.
     """
     options = auditing.Options(
         engine=engine,
@@ -223,7 +228,7 @@ def land(
         int | None,
         typer.Option(
             min=1,
-            help="By so many tasks a batch is sorted and written. Default: as many as Spark has cores at the start.",
+            help="Tasks that sort and write a batch. Default: the number of cores that Spark has at the start.",
         ),
     ] = None,
     json_output: Annotated[

@@ -64,7 +64,7 @@ _EMPTY_BATCH: Final = struct.pack(">qiibI", 0, 9 + len(_AFTER_CRC), -1, 2, calc_
 
 
 class Finding(NamedTuple):
-    """What is so, and what to do about it; ``level``: "ok", "warning" or "error"."""
+    """What was found, and its remedy; ``level``: "ok", "warning" or "error"."""
 
     level: str
     subject: str

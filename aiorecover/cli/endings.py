@@ -29,7 +29,7 @@ _BY_SIGNAL = 128  # what shells add to the number of the signal that has ended a
 
 
 class EndedError(Exception):
-    """It has ended with this exit status; the last line of the message says in one sentence why."""
+    """The command has ended with this exit status; the last line of the message says in one sentence why."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class EndedError(Exception):
 
 
 class StoppedError(EndedError):
-    """A signal has ended it; nothing of it runs any more."""
+    """A signal has ended the command; nothing of it runs any more."""
 
     def __init__(self, number: int, message: str = "stopped") -> None:
         super().__init__(message, _BY_SIGNAL + number)

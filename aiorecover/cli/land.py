@@ -1,4 +1,4 @@
-"""What ``aiorecover land`` does: it starts the query, tells each batch, and waits for the end or for a signal."""
+"""``aiorecover land``: start the query, report each batch, and wait for the end or for a signal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aiorecover import spark as downstream
-from aiorecover.cli.endings import EndedError, StoppedError, print_json
+from aiorecover.cli.endings import FAILED, EndedError, StoppedError, print_json
 from aiorecover.cli.options import pairs
 from aiorecover.cli.spark_work import STARTS, with_spark
 from aiorecover.spark.ends import convertible, ends_of, held_offsets
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "run"]
 
-FAILED = 1
 RECORDS_GONE = 3
 CONFLICTS = 4
 PROGRESS_LOOK = 1.0  # seconds between two looks at what Spark says of its batches: one takes some, as a rule
@@ -38,7 +37,7 @@ _WAY_OUT = (
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """The options of the command line."""
 
     bootstrap_servers: str
     topics: Sequence[str]
@@ -107,7 +106,7 @@ def run(options: Options, console: Console) -> int:
         if counted.held_offsets:
             say(_held(counted.held_offsets), markup=False, soft_wrap=True)
 
-    if not console.is_terminal:  # which is shown it meanwhile
+    if not console.is_terminal:  # there `with_spark` shows it
         say(STARTS)
     try:
         with_spark(start, work, failed=FAILED)
@@ -136,7 +135,7 @@ def _line(batch: downstream.Landed) -> str:
 
 @dataclass
 class _Counted:
-    """What was landed since the start."""
+    """Counts of what was landed since the start."""
 
     totals: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(
@@ -166,7 +165,7 @@ def _held(count: int) -> str:
 
 
 def _wait(query: StreamingQuery, say: Any) -> None:
-    """Until it ends; how much is left is told after each batch, unless nothing is."""
+    """Wait until the query ends; after each batch say how much is left, unless nothing is."""
     told = -1
     while not query.awaitTermination(PROGRESS_LOOK):  # type: ignore[arg-type] # a part of a second is taken, too
         progress: Mapping[str, Any] | None = query.lastProgress

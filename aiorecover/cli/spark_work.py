@@ -1,4 +1,4 @@
-"""What a command does with Spark: a session, the work, and how the two end, in one sentence unless all is well."""
+"""A command's work in a Spark session; what goes wrong ends it with one sentence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def with_spark(
 ) -> _T:
     """Start a session, do the work with it, and stop it; ``failed`` is the exit status where Spark fails at it.
 
-    A terminal shows that Spark starts, and then ``doing``; None: the work tells itself how far it is.
+    A terminal shows that Spark starts, and then ``doing``; None: the work reports how far it is.
 
     Raises:
         RecordsGoneError: records that were to be read are not in Kafka any more.
@@ -89,9 +89,9 @@ def _clearly(work: Callable[[], _T], failed: int) -> _T:
 
 
 def _java_status() -> int | None:
-    """With which status Java has ended; None where that is not known."""
+    """Return Java's exit status; None where it is not known."""
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - pyspark offers no other way to the process
-    process: subprocess.Popen[bytes] | None = gateway.proc  # none where somebody else has started Java
+    process: subprocess.Popen[bytes] | None = gateway.proc  # none where another program has started Java
     if process is None:
         return None
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -100,7 +100,7 @@ def _java_status() -> int | None:
 
 
 def _stop(session: SparkSession) -> None:
-    """At once: the batch under way is begun again by the next start."""
+    """Stop the session at once: the next start begins the batch under way again."""
     session.sparkContext.setLogLevel("OFF")  # what is torn down says so in hundreds of lines
     for query in session.streams.active:
         query.stop()

@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 
 def stoppable(work: Callable[[], _T], stop: Callable[[], object]) -> _T:
-    """Do the work, and give what it gives, or raise what it raises.
+    """Do the work, and return what it returns, or raise what it raises.
 
     ``stop`` is called at a signal, once and in a thread of its own: it is to make the work end, whatever that raises
     then. Called from another thread than the main one this hears no signals.
@@ -61,7 +61,7 @@ def stoppable(work: Callable[[], _T], stop: Callable[[], object]) -> _T:
             os._exit(StoppedError(number).status)
         heard.append(number)
 
-    # One that is ignored stays so: who starts a program in the background of a script asks for that.
+    # One that is ignored stays so: a script that starts a program in the background asks for that.
     caught = {number: signal.getsignal(number) for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN}
     for number in caught:
         signal.signal(number, hear)
@@ -96,13 +96,13 @@ def _end(worker: threading.Thread, stop: Callable[[], object], before: set[int])
         if time.monotonic() > until:
             break
         _send(signal.SIGTERM, there - asked)
-        asked |= there  # who comes later, as Java does behind the shell that looks for it, is asked, too
+        asked |= there  # those that come later, as Java after the shell that looks for it, are asked, too
         time.sleep(_LOOK_S)
     _send(signal.SIGKILL, descendants() - before)
 
 
 def descendants() -> set[int]:
-    """The numbers of those that are alive, as proc(5) has them; none where there is no /proc."""
+    """Return the process ids of the descendants that live, by proc(5); none where there is no /proc."""
     parents = dict(filter(None, map(_alive, pathlib.Path("/proc").glob("[0-9]*/stat"))))
     found, ancestors = set[int](), {os.getpid()}
     while ancestors:
@@ -112,14 +112,14 @@ def descendants() -> set[int]:
 
 
 def _send(number: signal.Signals, pids: set[int]) -> None:
-    """Send it to each that is there; ``pids`` must be fresh, as a number is given to another one some time."""
+    """Send a signal to each process that is there; ``pids`` must be fresh, since the kernel gives numbers again."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def _alive(stat: pathlib.Path) -> tuple[int, int] | None:
-    """A process and its parent; None for one that is gone, or has ended and is not waited for yet."""
+    """Return a process and its parent; None for one that is gone, or has ended and is not waited for yet."""
     try:
         text = stat.read_text(encoding="utf-8", errors="replace")
     except OSError:

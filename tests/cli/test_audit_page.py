@@ -138,7 +138,7 @@ def test_what_a_table_lacks_as_far_as_producers_tell_is_not_called_lost() -> Non
 
 
 def test_that_others_write_to_the_topics_is_said_where_there_are_records_without_an_id() -> None:
-    assert "somebody else writes to these topics" in page(found([(0, 5, 0)]))
+    assert "another program writes to these topics" in page(found([(0, 5, 0)]))
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_without_a_signal_the_work_gives_or_raises_what_it_does_and_handlers_are
     with pytest.raises(ValueError, match="'no'"):
         stoppable(lambda: int("no"), list)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
-    # Nobody hands signals to another thread.
+    # Python hands signals to the main thread alone.
     there: list[bool] = []
     thread = threading.Thread(target=lambda: there.append(stoppable(threading.current_thread, list) is thread))
     thread.start()

@@ -1,1 +1,1 @@
-"""``aiorecover audit``: what is asked, who answers, and how it is shown."""
+"""``aiorecover audit``: its options, the engine that answers, and how the answer is shown."""

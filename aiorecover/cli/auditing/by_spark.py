@@ -35,7 +35,7 @@ _CANNOT_RUN = 2
 
 
 def run_spark(options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:
-    """As `aiorecover.audit.local.audit`; with topics and a table also ``compared``, what of them the table lacks.
+    """Return what `aiorecover.audit.local.audit` does; with topics and a table also ``compared``: what the table lacks.
 
     Raises:
         ConfigError: an option, the installation, Kafka or the table needs mending; the message says which.
@@ -132,7 +132,7 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
 
 
 def _judged(told: Manifests | None, verdicts: DataFrame, kinds: Sequence[str], limit: int) -> dict[str, Any]:
-    """How many have each verdict, up to ``limit`` ranges of each, and how many records are no manifests."""
+    """Return counts and up to ``limit`` ranges of each verdict, and how many records are no manifests."""
     with _persisted(verdicts) as judged:
         counts: dict[str, int] = dict(map(tuple, judged.groupBy("verdict").sum("count").collect()))
         totals = {verdict: counts.get(verdict, 0) for verdict in kinds}
@@ -156,14 +156,14 @@ def _topics_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:
 
 
 def _reads_topics(options: Options) -> bool:
-    """Servers alone are for the manifests, if there are any."""
+    """Whether topics are read; servers without topics serve the manifests, if there are any."""
     return bool(options.topics) or (options.bootstrap_servers is not None and options.manifests is None)
 
 
 def _manifests_of(spark: SparkSession, options: Options) -> Manifests | None:
     if options.manifests is None:
         return None
-    # Where to begin and end is said of the topics.
+    # Options that say where to begin and end are meant for the topics.
     servers, more = options.bootstrap_servers or "", client_options(pairs(options.kafka_options))
     told = downstream.read_manifests(downstream.read_topics(spark, [options.manifests], servers, more))
     count = told.epochs.count()  # which reads all of it, as a look for one would not

@@ -1,4 +1,4 @@
-"""What ``aiorecover audit`` is asked, which engine answers, and what its exit status is."""
+"""The options of ``aiorecover audit``, and the engine that answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KINDS = "missing", "repeated", "out_of_order", "conflicts"
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """The options of the command line."""
 
     engine: str | None
     bootstrap_servers: str | None
@@ -53,12 +53,12 @@ class Options:
 
     @property
     def for_spark(self) -> list[str]:
-        """What only Spark can do, or takes, of what is asked."""
+        """The names of the given options that only Spark can serve."""
         asked = {"--table": self.table, "--format": self.format, "--master": self.master}
         return [name for name, value in (asked | {"--conf": self.settings}).items() if value]
 
     def shown(self) -> dict[str, str]:
-        """What was asked, for people, and that it is now; no option of Kafka's, which may be a password."""
+        """What was asked, for people, and the time; without Kafka's options, one of which may be a password."""
         asked = {
             "topics": ", ".join(self.topics),
             "table": self.table,
@@ -72,7 +72,7 @@ class Options:
 
 
 def run(options: Options) -> dict[str, Any]:
-    """The audit's totals, and up to ``limit`` of its epochs and of each kind of its ranges, the worst first.
+    """Return the audit's totals, and up to ``limit`` of its epochs and of each kind of its ranges, the worst first.
 
     ``more`` names the lists that the limit has cut. Where topics and a table are named, the topics are audited, and
     ``compared`` says what of them the table lacks. With ``html`` there is a ``timeline``, for `draw`.
@@ -136,7 +136,7 @@ def _tell(status: Status, count: int) -> None:
 
 
 def draw(html: pathlib.Path, options: Options, found: dict[str, Any]) -> None:
-    """Write the page. It comes last: what was found is told by then, whatever becomes of the page.
+    """Write the page; the result has been printed before, whatever becomes of the page.
 
     Raises:
         ConfigError: it cannot be written.
@@ -151,7 +151,7 @@ def draw(html: pathlib.Path, options: Options, found: dict[str, Any]) -> None:
 
 
 def _check_page(html: pathlib.Path) -> None:
-    """Before the work, which may take hours. What was not there is not there behind it."""
+    """See before the work, which may take hours, that the page can be written; leave no new file."""
     with extra("cli"):
         import jinja2  # noqa: F401, PLC0415 - only a page needs it
     try:
@@ -174,7 +174,7 @@ def _unwritten(html: pathlib.Path, error: OSError) -> ConfigError:
 
 
 def _cut(found: dict[str, Any]) -> Iterator[str]:
-    """The names of the lists that end at ``limit`` and not with their last one."""
+    """Yield the names of the lists that ``limit`` has cut."""
     totals = found["totals"]
     if len(found["epochs"]) < totals["epochs"]:
         yield "epochs"
@@ -190,7 +190,7 @@ def _told(ranges: list[dict[str, Any]]) -> int:
 
 
 def _known_last(ids: Sequence[str]) -> dict[tuple[str, int], int]:
-    """Of several ids of an epoch the highest: all of them were published."""
+    """Return the highest sequence given for each epoch."""
     known: dict[tuple[str, int], int] = {}
     for text in ids:
         found = parse_record_id(text)

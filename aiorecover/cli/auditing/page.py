@@ -1,4 +1,4 @@
-"""What an audit found as a page of its own: a picture of completeness over time, and the tables; nothing is loaded."""
+"""The page of an audit: a picture of completeness over time, and tables; it loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from aiorecover.cli.auditing.said import (
+from aiorecover.cli.auditing.sentences import (
     conflicts,
     fewer_without_id,
     held_up,
@@ -32,7 +32,7 @@ _REPEATED = [*_RANGE, "repeated"]
 
 
 def page(found: dict[str, Any], asked: Mapping[str, str]) -> str:
-    """The page's HTML; ``found`` is what the audit says as JSON, with its ``timeline``; ``asked``: of what, and how."""
+    """Return the HTML; ``found`` is what the audit says as JSON, with its ``timeline``; ``asked``: of what, and how."""
     loader = jinja2.PackageLoader("aiorecover.cli", "auditing")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"words": _words, "cell": _cell, "time": time_of, "sentence": _sentence}
@@ -50,7 +50,7 @@ def page(found: dict[str, Any], asked: Mapping[str, str]) -> str:
 
 
 def _tables(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Title, sentences, columns and rows of each; of what there is none of, only the first two are shown."""
+    """Yield title, sentences, columns and rows of each table; empty ones but for the first two are left out."""
     epochs = [{**epoch, "sequences": _sequences(epoch)} for epoch in found["epochs"]]
     tables: list[tuple[str, list[str], list[str], list[dict[str, Any]]]] = [
         ("Producers and epochs that lack most", [], _EPOCH, epochs),
@@ -85,7 +85,7 @@ def _compared(totals: dict[str, Any]) -> str:
 
 
 def _picture(timeline: dict[str, Any]) -> dict[str, Any]:
-    """What the template draws."""
+    """Return what the template draws."""
     moments = [one for one in timeline["moments"] if one["start_s"] is not None]
     nowhere = sum(one["missing"] for one in timeline["moments"] if one["start_s"] is None)
     if not moments:

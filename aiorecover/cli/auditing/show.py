@@ -1,4 +1,4 @@
-"""What an audit found as lines: the worst epochs and ranges, few of each, and the totals."""
+"""Print what an audit found: the worst epochs and ranges, and the totals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from aiorecover.cli.auditing.said import (
+from aiorecover.cli.auditing.sentences import (
     WRONG,
     conflicts,
     fewer_without_id,

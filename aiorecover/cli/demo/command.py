@@ -54,7 +54,7 @@ SPARE_S = 40.0  # beyond the time that publishing takes: outages, restarts, deli
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for; the meaning of each is in the command's help."""
+    """The options of the command line; its help explains each."""
 
     records: int
     rate: int

@@ -107,7 +107,7 @@ class Publisher:
         self._stage.view.event(f"publisher finished, {self.pending:,} left in its ring; exit status {status}")
 
     async def kill(self) -> None:
-        """SIGKILL, then read what it had still written."""
+        """Send SIGKILL, then read what the process had still written."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
@@ -147,6 +147,6 @@ class Publisher:
 
 
 def log_tail(log: pathlib.Path) -> str:
-    """Where the log is, and how it ends."""
+    """Return the path of the log, and its last lines."""
     lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if log.exists() else []
     return "\n".join([f"log={log}", *lines])

@@ -1,8 +1,8 @@
-"""The judge of the demonstration: what was accepted, by the pipe's word, against what stands in Kafka.
+"""The judge of the demonstration: it compares what the pipe reported as accepted with what stands in Kafka.
 
-It knows nothing of the library but the header ``aiorecover-id``. What was accepted it has from the publishing
-process's reports; what was delivered it reads back with a plain aiokafka consumer; the order it takes from
-the records' own contents: run number (which child) and record number, which rise for every key.
+It knows nothing of the library but the header ``aiorecover-id``. It has what was accepted from
+the publishing process's reports, reads what was delivered back with a plain aiokafka consumer, and takes the order
+from the records' own contents: run number (which child) and record number, which rise for every key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is to be thought of what an audit found, in sentences: for the lines that are printed, and for the page."""
+"""Sentences about what an audit found, for the printed lines and for the page."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = [
 ]
 
 WRONG = "not_in_table", "lost", "untold"
-"""Verdicts of what should be there as far as is told, and of what nothing is told of."""
+"""Verdicts that fail an audit: the record should be there, or no manifest tells of it."""
 
 
 def is_whole(found: dict[str, Any]) -> bool:
-    """Whether nothing is lost, as far as is told, or else missing; nor absent from the table, nor in conflict.
+    """Whether no record is missing (with manifests: lost), absent from the table, or in conflict.
 
-    What an open transaction holds up is neither.
+    Records that an open transaction holds up are in Kafka, and none of these.
     """
     totals = found["totals"]
     if "manifests" in found:
@@ -38,12 +38,12 @@ def is_whole(found: dict[str, Any]) -> bool:
 
 
 def sequences(epoch: dict[str, Any]) -> str:
-    """The first one and the last that were found."""
+    """Return the first and the last sequence that were found."""
     return "none found" if epoch["first"] is None else f"{epoch['first']}-{epoch['last']}"
 
 
 def not_known(totals: dict[str, Any]) -> list[str]:
-    """What no manifest tells, whatever was found; nothing where all is told, or nobody has asked."""
+    """Return a sentence about each kind of epochs whose end no manifest tells."""
     return [said for said in (_open(totals), _untold(totals)) if said]
 
 
@@ -76,17 +76,17 @@ def _untold(totals: dict[str, Any]) -> str:
 
 
 def conflicts(totals: dict[str, Any]) -> str:
-    """What is to be thought of ids that several different records have; nothing where there are none."""
+    """Return a sentence about ids that several different records have; empty where there are none."""
     if not totals["conflicts"]:
         return ""
     return (
-        f"{totals['conflicts']:,} ids stand on several records that differ in topic, key, value or headers: somebody "
+        f"{totals['conflicts']:,} ids stand on several records that differ in topic, key, value or headers: a program "
         "forwards records with all their headers; leave out aiorecover-id there"
     )
 
 
 def held_up(totals: dict[str, Any]) -> list[str]:
-    """What an open transaction holds up; nothing where there is none."""
+    """Return a sentence about what an open transaction holds up, if there is one."""
     if not totals["held_offsets"]:
         return []
     held, behind = totals["held_offsets"], totals["behind_open_transaction"]
@@ -98,22 +98,22 @@ def held_up(totals: dict[str, Any]) -> list[str]:
 
 
 def lost(verdicts: dict[str, int]) -> int:
-    """How many have one of these verdicts."""
+    """Return the number of records with one of the verdicts in `WRONG`."""
     return sum(verdicts.get(verdict, 0) for verdict in WRONG)
 
 
 def without_id(totals: dict[str, Any]) -> str:
-    """What is to be thought of records without an id, and where they are to be seen; nothing where there are none."""
+    """Return a sentence about records without an id, and how to see them; empty where there are none."""
     if not totals["without_id"]:
         return ""
     return (
-        "without an id: somebody else writes to these topics, or the header aiorecover-id is none of ours (land puts "
+        "without an id: another program writes to these topics, or the header aiorecover-id is none of ours (land puts "
         "these into quarantine); no other count has them, parse_record_id(df).where('sequence is null') shows them"
     )
 
 
 def not_landed(verdicts: dict[str, Any]) -> str:
-    """What to do about that of which a table alone does not tell whether it is lost; nothing where there is none."""
+    """Return what to do where a table alone does not tell whether records are lost; empty where it lacks none."""
     if not verdicts.get("not_in_table"):
         return ""
     return (
@@ -123,7 +123,7 @@ def not_landed(verdicts: dict[str, Any]) -> str:
 
 
 def fewer_without_id(compared: dict[str, Any]) -> str:
-    """What it may mean that the table has fewer records without an id than the topics; nothing where it has not."""
+    """Return what it may mean that a table has fewer records without an id than its topics; empty where it has not."""
     count = compared["without_id_absent"]
     if not count:
         return ""
@@ -134,7 +134,7 @@ def fewer_without_id(compared: dict[str, Any]) -> str:
 
 
 def time_of(second: int) -> str:
-    """In UTC."""
+    """Return a second since 1970 as date and time in UTC."""
     try:
         return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):  # a producer may stamp what it likes, microseconds for milliseconds
