@@ -14,8 +14,9 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 WITHIN_MS = 40_000
 COUNT, POISON = 4000, (0, 1333, 1334, 3999)
 
+LARGE: tuple[Any, ...] = {"value": b"9999 " + b"x" * 60_000}, {"max.message.bytes": "50000"}, "too large"
 KINDS = [
-    pytest.param({"value": b"9999 " + b"x" * 60_000}, {"max.message.bytes": "50000"}, "too large", id="size"),
+    pytest.param(*LARGE, id="size"),
     pytest.param({"timestamp_ms": 1}, {"message.timestamp.before.max.ms": "3600000"}, "the timestamp", id="timestamp"),
     pytest.param({"key": None}, {"cleanup.policy": "compact"}, "validation refuses the record", id="key"),
 ]
@@ -26,15 +27,35 @@ async def letters_of(producer: RecoverableProducer) -> list[DeadLetter]:
 
 
 async def numbers(kafka: Cluster, topic: str) -> list[int]:
-    return [int((record.value or b"").split()[0]) for record in await read_topic(kafka.bootstrap_servers, topic)]
+    found = await read_topic(kafka.bootstrap_servers, topic, isolation_level="read_committed")
+    return [int((record.value or b"").split()[0]) for record in found]
 
 
 @pytest.mark.parametrize(("poison", "config", "error"), KINDS)
 async def test_poison_becomes_dead_letters_and_copies_and_the_others_arrive_in_order(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path, poison: dict[str, Any], config: dict[str, str], error: str
 ) -> None:
+    await bury(kafka, topic, tmp_path, poison, config, error)
+
+
+async def test_poison_in_transactions_becomes_dead_letters_too(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Refused for its size; without a key: tests/crash/test_letters.py."""
+    await bury(kafka, topic, tmp_path, *LARGE, guarantee="exactly_once")
+
+
+async def bury(
+    kafka: Cluster,
+    topic: TopicFactory,
+    wal: Path,
+    poison: dict[str, Any],
+    config: dict[str, str],
+    error: str,
+    **options: Any,
+) -> None:
     name, dead, servers = topic(kafka, 1, config=config), topic(kafka, 1), kafka.bootstrap_servers
-    async with RecoverableProducer(tmp_path, bootstrap_servers=servers, dead_letter_topic=dead) as producer:
+    async with RecoverableProducer(wal, bootstrap_servers=servers, dead_letter_topic=dead, **options) as producer:
         receipts = []
         for number in range(COUNT):
             fields: dict[str, Any] = {"value": b"%d " % number, "key": b"k"}

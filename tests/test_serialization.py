@@ -157,12 +157,6 @@ def test_plain_data_is_what_the_standard_json_makes_of_it(value: dict[object, ob
     assert json.loads(encode_value("topic", value) or b"") == json.loads(json.dumps(value))
 
 
-def endless() -> list[object]:
-    value: list[object] = []
-    value.append(value)
-    return value
-
-
 @pytest.mark.parametrize(
     ("value", "field"),
     [
@@ -185,29 +179,10 @@ def test_a_value_without_a_json_form_is_refused_with_its_field_and_a_remedy(valu
     assert encode_value("topic", {"a": 1}) == b'{"a":1}'  # the next one is not hurt
 
 
-def test_an_endless_value_ends_in_an_error() -> None:
-    assert "no JSON form" in refusal(encode_value, "orders", endless())
-
-
 def test_the_cause_of_a_refusal_is_kept() -> None:
     with pytest.raises(TypeError) as caught:  # what aiokafka's callers expect
         encode_value("topic", Broken(number=1))
     assert "no number today" in str(caught.value.__cause__)
-
-
-@pytest.mark.parametrize("key", [1, 1.0, True, {"a": 1}, Colour.RED, uuid.UUID(int=1)])
-def test_a_key_is_never_guessed(key: object) -> None:
-    text = refusal(encode_key, "orders", key)
-    assert text.startswith("a key must be bytes, str or None: pass str(key), or set key_serializer")
-    assert text.endswith(f"topic='orders' type={type(key).__qualname__}")
-
-
-@pytest.mark.parametrize("encode", [encode_value, encode_key])
-def test_text_and_memory_that_cannot_be_read_are_refused(encode: Callable[..., object]) -> None:
-    assert refusal(encode, "orders", "ab\udcff").endswith("pass bytes, or clean the text at=2 topic='orders'")
-    view = memoryview(b"gone")
-    view.release()
-    assert "publish before releasing" in refusal(encode, "orders", view)
 
 
 # --- serializers

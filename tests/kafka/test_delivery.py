@@ -17,7 +17,7 @@ from aiorecover.ring.files import Files
 from tests.kafka.victim import Disk
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import Accepted, judge, read_topic
-from tests.support.published import NOWHERE, WITHIN_MS, Published, perfect
+from tests.support.published import WITHIN_MS, Published, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
@@ -47,38 +47,6 @@ async def test_every_record_arrives_once_in_order(
         report = await published.receipts[-1].delivered(1000)
         assert report.record_id == published.receipts[-1].record_id
     perfect(await published.judged(kafka, name, "read_committed"))
-
-
-async def test_a_topic_never_seen_and_no_broker_at_the_start(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    name, published = topic(kafka), Published()
-    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=100) as producer:
-        await published.publish(producer, name, 3000)
-        with pytest.raises(DeliveryPendingError, match="cannot be reached"):
-            await published.receipts[0].delivered(100)
-        assert producer.state == "connecting"
-    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
-        await published.publish(producer, name, 3000)
-        await producer.flush(WITHIN_MS)
-        found = producer.statistics()
-        assert (found.accepted, found.recovered, found.delivered, found.pending) == (3000, 3000, 6000, 0)
-    perfect(await published.judged(kafka, name))
-
-
-async def test_all_brokers_die_under_load_and_come_back(kafka: Cluster, topic: TopicFactory, tmp_path: Path) -> None:
-    name, published = topic(kafka), Published()
-    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
-        await published.publish(producer, name, 2000)
-        await asyncio.to_thread(kafka.nodes[0].kill)
-        for _ in range(10):
-            await published.publish(producer, name, 300)
-            await asyncio.sleep(0.2)
-        await asyncio.to_thread(kafka.nodes[0].start)
-        await asyncio.to_thread(kafka.wait_ready)
-        await published.publish(producer, name, 2000)
-        await producer.flush(WITHIN_MS)
-    perfect(await published.judged(kafka, name))
 
 
 async def test_on_delivery_is_called_for_each_record_in_order_before_it_counts(

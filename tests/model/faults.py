@@ -111,7 +111,6 @@ def write_no_regions_again(owner: ring.Ring, left: list[segments.Segment], since
         write_again(owner, left, since)
 
 
-flush_opening = backlog._flush
 write_again = backlog._write_again
 
 

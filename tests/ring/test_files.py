@@ -6,7 +6,6 @@ import re
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -142,12 +141,6 @@ def test_a_file_system_without_locks_is_named(files: Files, fd: int, monkeypatch
         files.lock(fd)
 
 
-def test_a_missing_file_reads_as_none(files: Files, tmp_path: Path) -> None:
-    assert files.read_file(tmp_path / "checkpoint") is None
-    (tmp_path / "checkpoint").write_bytes(b"x" * 100_000)
-    assert files.read_file(tmp_path / "checkpoint") == b"x" * 100_000
-
-
 def test_a_file_is_replaced_by_one_that_is_flushed(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,14 +211,6 @@ def test_a_file_system_that_cannot_flush_a_directory_is_let_be(
     monkeypatch.setattr(os, "fsync", refusal(errno.EIO))
     with pytest.raises(WalIOError, match="then stop and start again"):
         files.flush_directory(tmp_path)
-
-
-def test_status_is_of_the_link_itself_and_none_where_nothing_is(files: Files, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path)
-    found = files.status(tmp_path / "link")
-    assert found is not None
-    assert found.st_ino == (tmp_path / "link").lstat().st_ino
-    assert files.status(tmp_path / "nothing") is None
 
 
 # -- room ------------------------------------------------------------------------------------------------------------
@@ -520,14 +505,6 @@ def test_the_boot_has_an_id_and_a_clock(files: Files) -> None:
     assert files.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     with Path("/proc/uptime").open(encoding="ascii") as file:
         assert abs(files.boot_ms() / 1000 - float(file.read().split()[0])) < 5
-
-
-def test_clocks_tick_in_their_units(files: Files) -> None:
-    assert abs(files.now_ms() / 1000 - time.time()) < 5
-    before, boot = files.monotonic(), files.boot_ms()
-    files.sleep(0.05)
-    assert 0.05 <= files.monotonic() - before < 5
-    assert 49 <= files.boot_ms() - boot < 5000
 
 
 def test_the_volume_is_counted_for_us(files: Files, tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from aiorecover.ring import format as layout
 from aiorecover.ring.format import PAGE, BatchState, Geometry, SegmentHead, SegmentKind
 from tests.ring.rig import NOW_MS, Rig
 
-REGION = 256 << 10
-
 
 def test_a_region_begins_with_magic_version_segment_size_and_crc() -> None:
     data = layout.pack_region(65536, 3 << 26)

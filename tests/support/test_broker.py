@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 
 from tests.support import jars
 from tests.support.broker import (
@@ -43,16 +42,6 @@ async def read(cluster: Cluster, topic: str) -> list[bytes]:
 
 def numbered(prefix: str, count: int = 200) -> list[bytes]:
     return sorted(f"{prefix}-{number}".encode() for number in range(count))
-
-
-@pytest.mark.asyncio
-async def test_records_that_are_sent_are_read_back(kafka: Cluster, topic: TopicFactory) -> None:
-    name = topic(kafka)
-    await send(kafka, name, numbered("sent"))
-    records = await read_topic(kafka.bootstrap_servers, name)
-    assert sorted(record.value or b"" for record in records) == numbered("sent")
-    assert len({record.partition for record in records}) > 1
-    assert [record[:2] for record in records] == sorted(record[:2] for record in records)
 
 
 @pytest.mark.asyncio
@@ -100,35 +89,6 @@ def test_heal_undoes_what_a_test_did(kafka: Cluster, topic: TopicFactory, fault:
     assert not node.paused
     assert kafka.bootstrap_servers == address
     topic(kafka)
-
-
-@pytest.mark.asyncio
-async def test_three_nodes_go_on_without_a_leader_that_was_killed(kafka3: Cluster, topic: TopicFactory) -> None:
-    name = topic(kafka3, partitions=1)
-    await send(kafka3, name, numbered("before"))
-    leader = next(node for node in kafka3.nodes if node.node_id == kafka3.leaders(name)[0])
-    leader.kill()
-    kafka3.wait_ready()
-    assert kafka3.leaders(name)[0] not in (leader.node_id, -1)
-    await send(kafka3, name, numbered("without"))
-    leader.start()
-    kafka3.wait_ready()
-    assert await read(kafka3, name) == sorted([*numbered("before"), *numbered("without")])
-
-
-def test_a_refused_topic_is_an_error(kafka: Cluster, topic: TopicFactory) -> None:
-    name = topic(kafka)
-    with pytest.raises(TopicAlreadyExistsError, match="already exists"):
-        kafka.create_topic(name, 6)
-
-
-@pytest.mark.asyncio
-async def test_settings_reach_the_broker() -> None:
-    with choose_cluster(1, {"message.max.bytes": "2000"}) as cluster:
-        cluster.create_topic("small", 1)
-        await send(cluster, "small", [b"x" * 1000])
-        with pytest.raises(MessageSizeTooLargeError):
-            await send(cluster, "small", [b"x" * 3000])
 
 
 def test_a_broker_that_cannot_start_shows_its_log() -> None:
