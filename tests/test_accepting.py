@@ -61,7 +61,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(OPTIONS, st.lists(USUAL | FIELDS, max_size=40))
 def test_both_writers_accept_the_same_records_and_refuse_the_others_alike(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any], published: list[dict[str, Any]]

@@ -58,7 +58,7 @@ def ranges(rows: list[dict[str, Any]], key: tuple[str, int]) -> list[tuple[int, 
     return sorted((row["first"], row["last"]) for row in rows if (row["producer_id"], row["epoch"]) == key)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(appearances, max_size=60), st.integers(0, 99))
 def test_each_epoch_is_found_as_plain_python_finds_it(drawn: list[Any], seed: int) -> None:
     contents = [(Stored(topic, at, n, one), value) for n, (topic, at, one, value) in enumerate(drawn)]

@@ -14,9 +14,7 @@ from tests.ring.rig import SMALL, Boots, Rig, flipped
 
 RECORDS = 120
 BATCH_RECORDS = 18  # that a batch of 2 KiB holds at the most
-SETTINGS = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+SETTINGS = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from aiokafka.record import default_records
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c, decode_varint_py
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aiorecover.ring import records
@@ -21,7 +21,6 @@ from aiorecover.ring.records import DIGITS, NULL, VARINT, DamagedRecordError, Re
 Headers = list[tuple[str, bytes | None]]
 Row = tuple[int, bytes | None, bytes | None, Headers]  # timestamp delta, key, value, headers
 
-NO_DEADLINE = settings(deadline=None)  # a busy machine is no fault
 PRODUCER = "abcdefghij234"
 PREFIX = records.id_prefix(PRODUCER, 7, 1)
 BASE = 1_700_000_000_000
@@ -112,7 +111,6 @@ def test_a_record_has_the_bytes_that_were_written_out_by_hand() -> None:
     [lambda batch: MemoryRecords(batch).next_batch(), default_records._DefaultRecordBatchPy],
     ids=["as installed", "pure Python"],
 )
-@NO_DEADLINE
 @given(rows=ROWS, identity=IDENTITIES, transactional=st.booleans())
 def test_aiokafka_reads_what_we_wrote(
     read: Callable[[bytes], Any],
@@ -133,7 +131,6 @@ def test_aiokafka_reads_what_we_wrote(
     ]
 
 
-@NO_DEADLINE
 @given(rows=ROWS, identity=IDENTITIES, own=st.booleans())
 def test_a_batch_of_aiokafka_is_read_and_has_the_bytes_that_we_write(
     rows: list[Row],
@@ -164,7 +161,6 @@ def test_a_batch_of_aiokafka_is_read_and_has_the_bytes_that_we_write(
 
 
 @given(st.tuples(DELTAS, CONTENTS, CONTENTS, HEADERS), st.integers(0, 999), st.integers(0, 2**31 - 1), INT64)
-@NO_DEADLINE
 def test_a_moved_record_is_the_one_that_encode_writes_there(row: Row, index: int, to: int, new_delta: int) -> None:
     delta, key, value, headers = row
     record = records.encode(index, delta, key, value, section(headers, index))
@@ -191,7 +187,6 @@ LIKE_AN_ID = st.lists(
 
 @example((1, 1, 0), b"", b"", [("", b"aiorecover-id")])  # the id's name twice in a row
 @given(IDS, LIKE_AN_ID, LIKE_AN_ID, st.lists(st.tuples(LIKE_AN_ID.map(bytes.decode), LIKE_AN_ID), max_size=2))
-@NO_DEADLINE
 def test_the_id_is_the_last_header_whatever_the_rest_looks_like(
     numbers: tuple[int, int, int],
     key: bytes,
@@ -280,7 +275,6 @@ def assert_whole_or_damaged(data: bytes) -> None:
         records.moved(data, 0, 0)
 
 
-@NO_DEADLINE
 @given(rows=ROWS, draw=st.data())
 def test_flipped_bits_are_damage_or_leave_whole_records(rows: list[Row], draw: st.DataObject) -> None:
     data = bytearray(encoded(rows))
@@ -300,7 +294,6 @@ def test_each_bit_of_a_batch_that_flips_is_damage_or_leaves_whole_records() -> N
             data[place] ^= 1 << bit
 
 
-@NO_DEADLINE
 @given(st.binary(max_size=60) | st.lists(st.sampled_from([b"\0", b"\1", b"\x0e", b"\x80", b"\xff"])).map(b"".join))
 @example(bytes(64))
 @example(b"\xff" * 64)
@@ -379,7 +372,6 @@ def test_the_table_of_varints_is_what_varint_gives() -> None:
 
 
 @given(st.binary(max_size=40) | st.binary(min_size=240, max_size=270))
-@NO_DEADLINE
 def test_murmur2_is_kafkas(key: bytes) -> None:
     assert records.murmur2(key) == murmur2_of_aiokafka(key) & 0x7FFFFFFF
 

@@ -225,7 +225,7 @@ REWRITTEN = st.builds(
 OTHERS = st.sampled_from(["seal", "settle", "flush", "forget", "full"])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(USUAL | PUBLISHED | USUAL | REWRITTEN | OTHERS, max_size=25))
 def test_both_writers_store_the_same_bytes_and_fail_alike(steps: list[Any]) -> None:
     compared(steps)
