@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from aiorecover import DeliveryPendingError, RecoverableProducer
+from aiorecover import RecoverableProducer
 from aiorecover.testing import MockClusterProcess
 from tests.support.eventually import until
 from tests.support.oracle import Accepted, judge, read_topic
+from tests.support.published import WITHIN_MS, named
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
 
 TOPIC = "t"
-WITHIN_MS = 20_000
 
 
 @pytest_asyncio.fixture
@@ -53,14 +53,8 @@ async def publish(producer: RecoverableProducer, count: int = 100) -> list[Accep
 
 
 async def refused(producer: RecoverableProducer, cause: str = "kafka is another cluster") -> None:
-    """``cause`` is what is named."""
     await until(lambda: producer.state == "connecting")
-    async with asyncio.timeout(WITHIN_MS / 1000):
-        while True:
-            with pytest.raises(DeliveryPendingError) as raised:
-                await producer.flush(100)
-            if cause in str(raised.value):
-                return
+    await named(producer, cause)
 
 
 async def all_arrived(cluster: MockClusterProcess, accepted: list[Accepted]) -> None:

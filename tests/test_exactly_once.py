@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
-from aiorecover import DeliveryPendingError, DeliveryReport, RecoverableProducer, WalError
+from aiorecover import DeliveryReport, RecoverableProducer, WalError
 from tests.support import admin
 from tests.support.broker import Cluster, KafkaCluster, TopicFactory
 from tests.support.census import Census
 from tests.support.eventually import until
 from tests.support.oracle import read_topic
-from tests.support.published import NOWHERE, WITHIN_MS, Published, perfect
+from tests.support.published import NOWHERE, WITHIN_MS, Published, named, perfect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
@@ -41,16 +41,6 @@ async def test_a_time_for_transactions_that_the_brokers_refuse_is_named_and_ever
     async with made(tmp_path, kafka.bootstrap_servers) as producer:
         await producer.flush(WITHIN_MS)
     await committed_once(kafka, name, published)
-
-
-async def named(producer: RecoverableProducer, cause: str) -> None:
-    """Wait until `flush` names that cause."""
-    async with asyncio.timeout(WITHIN_MS / 1000):
-        while True:
-            with pytest.raises(DeliveryPendingError) as raised:
-                await producer.flush(100)
-            if cause in str(raised.value):
-                return
 
 
 async def test_reports_come_once_however_slow_or_failing_the_callback_is(

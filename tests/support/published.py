@@ -1,12 +1,15 @@
 """Records that a test publishes, and the verdict over what has arrived of them."""
 
+import asyncio
 from typing import Any
 
-from aiorecover import Receipt, RecoverableProducer
+import pytest
+
+from aiorecover import DeliveryPendingError, Receipt, RecoverableProducer
 from tests.support.broker import Cluster
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
 
-__all__ = ["NOWHERE", "WITHIN_MS", "Published", "perfect"]
+__all__ = ["NOWHERE", "WITHIN_MS", "Published", "named", "perfect"]
 
 NOWHERE = "127.0.0.1:1"  # no broker listens there
 WITHIN_MS = 30_000
@@ -35,3 +38,13 @@ class Published:
 def perfect(verdict: Verdict) -> None:
     assert verdict.ok, verdict
     assert verdict.repeated == 0, verdict
+
+
+async def named(producer: RecoverableProducer, cause: str) -> None:
+    """Wait until `flush` names that cause."""
+    async with asyncio.timeout(WITHIN_MS / 1000):
+        while True:
+            with pytest.raises(DeliveryPendingError) as raised:
+                await producer.flush(100)
+            if cause in str(raised.value):
+                return
