@@ -18,6 +18,7 @@ from aiorecover.testing import MockCluster
 from tests.support import admin
 from tests.support.oracle import read_topic
 from tests.support.ports import ReservedPorts
+from tests.support.serving import owners
 from tests.test_readme import SNIPPETS
 
 TOPIC = "orders"
@@ -88,16 +89,6 @@ def wait(true: Callable[[], object], what: str) -> None:
     admin.run(admin.until(look_once, timeout_s=WITHIN_S, what=what))
 
 
-def owners(folder: Path) -> set[int]:
-    """The processes that have a directory."""
-    found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # gone, or of another user
-            if any(link.readlink().is_relative_to(folder / "wal") for link in (process / "fd").iterdir()):
-                found.add(int(process.name))
-    return found
-
-
 def waiting(folder: Path) -> int:
     return sum(look(path).records for path in (folder / "wal").iterdir())
 
@@ -114,12 +105,14 @@ def test_django_under_gunicorn_accepts_in_an_outage_and_a_killed_worker_loses_no
     (port,) = ports.numbers
     command = ("gunicorn", "--preload", "--workers", str(WORKERS), "--bind", f"127.0.0.1:{port}", "--log-level=error")
     with running(folder, *command, "site_of_orders:application") as server:
-        wait(lambda: len(owners(folder)) == WORKERS, "the workers have no directories")
+        wait(lambda: len(owners(folder / "wal")) == WORKERS, "the workers have no directories")
         order = partial(httpx.post, f"http://127.0.0.1:{port}/orders", content=b"tea")
         accepted = [order().json()["accepted"] for _ in range(20)]
-        before = owners(folder)
+        before = set(owners(folder / "wal").values())
         os.kill(min(before), signal.SIGKILL)
-        wait(lambda: len(owners(folder) - before) == 1, "no worker replaces the one that was killed")
+        wait(
+            lambda: len({*owners(folder / "wal").values()} - before) == 1, "no worker replaces the one that was killed"
+        )
         accepted += [order().json()["accepted"] for _ in range(20)]
         assert waiting(folder) == len(accepted)
         cluster.broker_up()

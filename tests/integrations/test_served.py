@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from tests.support.broker import Cluster
 from tests.support.eventually import until
 from tests.support.oracle import read_topic
 from tests.support.ports import ReservedPorts
-from tests.support.serving import ENDED, order, served
+from tests.support.serving import ENDED, order, owners, served
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
 
@@ -24,16 +23,6 @@ PAUSE_S = 0.05  # of each between two orders: the broker has to start beside the
 ORDERS = 200  # at least, in each phase
 WITHIN_S = 60.0
 LIMIT_S = 20.0  # ten of the producers, and a busy machine: below the 30 that a supervisor gives
-
-
-def owners(wal: Path) -> dict[Path, int]:
-    """Return the directories that are in use, and the process of each."""
-    found: dict[Path, int] = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # gone, or of another user
-            opened = [link.readlink() for link in (process / "fd").iterdir()]
-            found |= {path.parent: int(process.name) for path in opened if path.is_relative_to(wal)}
-    return found
 
 
 async def test_whatever_dies_each_order_that_was_answered_arrives_once_and_the_server_ends_in_time(

@@ -1,4 +1,4 @@
-"""The example of a web service under a real server, and clients that order there."""
+"""The example of a web service under a real server, clients that order there, and the processes that it has."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ import httpx
 from tests.support import admin
 from tests.support.example import EXAMPLES
 
-__all__ = ["ENDED", "order", "served"]
+__all__ = ["ENDED", "order", "owners", "served"]
 
 WITHIN_S = 60.0  # the server is up
 ANSWERED_WITHIN_S = 20.0
@@ -59,3 +59,13 @@ async def order(
                     await asyncio.sleep(pause_s)
         if not goes_on():
             return
+
+
+def owners(wal: Path) -> dict[Path, int]:
+    """Return the directories that are in use, and the process of each."""
+    found: dict[Path, int] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # gone, or of another user
+            opened = [link.readlink() for link in (process / "fd").iterdir()]
+            found |= {path.parent: int(process.name) for path in opened if path.is_relative_to(wal)}
+    return found
