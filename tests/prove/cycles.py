@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prove(cluster: Cluster, options: argparse.Namespace) -> int:
-    accepted, began = 0, time.monotonic()
+    accepted, delivered, began = 0, 0, time.monotonic()
     for number in range(-(-options.count // ROUND)):
         seed, cycles = options.seed + number, min(ROUND, options.count - number * ROUND)
         topic, directory = f"cycles-{seed}", Path(tempfile.mkdtemp(prefix=f"aiorecover-cycles-{seed}-"))
@@ -69,6 +69,7 @@ def _prove(cluster: Cluster, options: argparse.Namespace) -> int:
             print(f"NOT OK: seed={seed} kept: {directory}", flush=True)
             return 1
         shutil.rmtree(directory)
-        accepted += verdict.accepted
-    print(f"{options.count} kills, {accepted} records, each once and in order, {time.monotonic() - began:.0f} s")
+        accepted, delivered = accepted + verdict.accepted, delivered + verdict.delivered
+    found = f"{accepted} accepted, {delivered} in Kafka, each once and in order"
+    print(f"{options.count} kills, {found}, {time.monotonic() - began:.0f} s")
     return 0 if accepted >= ACCEPTED_PER_CYCLE * options.count else 1
