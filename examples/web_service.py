@@ -1,5 +1,6 @@
 """A web service that publishes in its handlers, with FastAPI: ``uvicorn --app-dir examples web_service:app``.
 
+``pip install 'aiorecover[fastapi,metrics]' uvicorn`` brings what it needs.
 A request is answered as soon as its order is in the ring: Kafka may be down for hours, and no client waits. If the ring
 is full, the answer is 503 with ``Retry-After``. On SIGTERM uvicorn ends the lifespan: the producer delivers what it can
 in ``stop_timeout_ms``, and the rest after the next start. Workers share the directory (``--workers 4``); each answers
