@@ -70,8 +70,8 @@ class _Running(NamedTuple):
 class RecoverableProducer:
     """`aiorecover.RecoverableProducer` as plain calls, which any thread may make.
 
-    Takes the same options; constructing does no I/O. `start` begins a new life after `stop`, and in a forked child.
-    What a life leaves, also that of a script that ends without `stop`, is delivered in the next one.
+    It takes the same options; constructing does no I/O. `start` begins a new life after `stop`, and in a forked child.
+    The next life delivers the records that a life leaves, also where a script ended without `stop`.
 
     Raises:
         ConfigError: an option is unknown, wrong or in conflict with another one.
@@ -93,7 +93,7 @@ class RecoverableProducer:
         _made.add(self)
 
     def __repr__(self) -> str:
-        """Where its directory is, and its state."""
+        """Name the directory and the state."""
         return f"<sync.{repr(self._last)[1:]}"
 
     # -- life cycle ----------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class RecoverableProducer:
             self._last, self._running = producer, running
 
     def stop(self, timeout_ms: int | None = None) -> int:
-        """Deliver what can be delivered in time, then close; the number of records left in the ring.
+        """Deliver what can be delivered in time, then close; return the number of records left in the ring.
 
         Args:
             timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``.
@@ -180,7 +180,9 @@ class RecoverableProducer:
         running.call(running.producer.flush(timeout_ms))
 
     def source_positions(self) -> dict[TopicPartition, int]:
-        """Where to go on reading what this directory's records were made from; called before `publish` with a source.
+        """Return where to go on reading: for each partition that a ``source`` has named, the next offset.
+
+        Call it before the first `publish` with a ``source``.
 
         Raises:
             WalError: what earlier starts left could not be read.
@@ -191,14 +193,14 @@ class RecoverableProducer:
 
     @property
     def dead_letters(self) -> "DeadLetters":
-        """What Kafka refused for good, or what came too late: list, requeue, export, purge."""
+        """The records that Kafka refused for good, or that came too late: list, requeue, export, purge."""
         return DeadLetters(self._get_running())
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        """What it does now, as one word: see `aiorecover.RecoverableProducer.state`."""
+        """The producer's state, as one word: see `aiorecover.RecoverableProducer.state`."""
         return self._last.state
 
     @property
@@ -207,7 +209,7 @@ class RecoverableProducer:
         return self._last.wal_path
 
     def statistics(self) -> Statistics:
-        """A frozen snapshot; some counts may be ahead of others by what is published meanwhile.
+        """Return a frozen snapshot; some counts may be ahead of others by what is published meanwhile.
 
         Raises:
             ClosedError: before `start`, or in a forked child.
@@ -265,7 +267,7 @@ class Receipt:
 
 
 class DeadLetters:
-    """As `aiorecover.DeadLetters`, as plain calls."""
+    """`aiorecover.DeadLetters` as plain calls."""
 
     def __init__(self, running: _Running) -> None:
         """`RecoverableProducer.dead_letters` makes it."""
@@ -278,15 +280,15 @@ class DeadLetters:
             yield letter
 
     def requeue(self, record_id: str | None = None) -> int:
-        """Publish a letter, or all of them, again, under new ids; the number of them."""
+        """Publish a letter, or all of them, again, under new ids; return the number."""
         return self._running.call(self._letters.requeue(record_id))
 
     def purge(self, what: str) -> int:
-        """Forget a letter, by its id, or "all"; the number of them."""
+        """Forget a letter, by its id, or "all"; return the number."""
         return self._running.call(self._letters.purge(what))
 
     def export(self, path: str | Path) -> int:
-        """Write the letters into a file, as JSON lines with bytes as base64; the number of them."""
+        """Write the letters into a file, as JSON lines with bytes as base64; return the number."""
         return self._running.call(self._letters.export(path))
 
 

@@ -14,15 +14,8 @@ from aiorecover import ClosedError, Statistics
 
 __all__ = ["STATES", "TABLE", "WAL_PATH", "Kind", "Metric", "Watchable", "read"]
 
-WAL_PATH: Final = "wal_path"  # the label that tells producers apart: workers and restarts of one service
-STATES: Final = (
-    "connecting",
-    "connected",
-    "halted",
-    "failed",
-    "interrupted",
-    "stopping",
-)  # in which there is something
+WAL_PATH: Final = "wal_path"  # the label that distinguishes producers: workers of one service
+STATES: Final = ("connecting", "connected", "halted", "failed", "interrupted", "stopping")  # with statistics to show
 _SUFFIX: Final = {"By": "_bytes", "s": "_seconds"}
 
 
@@ -47,8 +40,12 @@ class Kind(Enum):
 class Metric(NamedTuple):
     """A metric.
 
-    field: of `Statistics`. unit: in UCUM, as OpenTelemetry wants it; "" for a number without one, 0 or 1, say.
-    label: the field is a word: it becomes this label of a metric that is 1.
+    Attributes:
+        field: the field of `Statistics`.
+        name: with dots, as OpenTelemetry has it.
+        unit: in UCUM; "" for a number without a unit, 0 or 1, say.
+        label: where the field is a word: the label that it becomes, of a metric that is 1.
+
     """
 
     field: str
@@ -60,7 +57,7 @@ class Metric(NamedTuple):
 
     @property
     def prometheus_name(self) -> str:
-        """As Prometheus knows it."""
+        """The name in Prometheus: underscores, the unit, and ``_total`` for a counter."""
         total = "_total" if self.kind is Kind.COUNTER else ""
         return self.name.replace(".", "_") + _SUFFIX.get(self.unit, "") + total
 

@@ -37,7 +37,7 @@ def watch(producer: Watchable, registry: CollectorRegistry = REGISTRY) -> None:
 
 
 class ProducerCollector(Collector):
-    """A registry asks it at a scrape; `watch` adds to its ``producers``."""
+    """The producers of one registry, which asks for their numbers at a scrape."""
 
     def __init__(self) -> None:
         self.producers: weakref.WeakSet[Watchable] = weakref.WeakSet()

@@ -27,7 +27,7 @@ class RegistrySerializer:
     """
 
     def __init__(self, *, key: bool = False, others: Callable[[Any], bytes | None] | None = None) -> None:
-        """Nothing is asked yet.
+        """Ask nothing yet: `add` does.
 
         Args:
             key: it is the ``key_serializer``, whose subjects end in ``-key``.

@@ -48,7 +48,7 @@ def lifespan(
         wal_dir: as `RecoverableProducer` takes it, with all its options.
         bootstrap_servers: Kafka.
         wraps: a lifespan of your own. It runs inside: the producer is there when it begins, and until it has ended.
-            What it yields is passed on.
+            The application gets what it yields.
         options: the producer's.
 
     """

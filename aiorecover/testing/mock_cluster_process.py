@@ -34,7 +34,7 @@ __all__ = ["MockClusterProcess", "child_environment", "die_with_parent", "serve"
 
 _PR_SET_PDEATHSIG = 1
 
-# What may be called over the pipe: the methods of MockCluster whose arguments and results are plain JSON.
+# The methods of MockCluster that the pipe carries: those whose arguments and results are plain JSON.
 _CALLS: Final = frozenset(
     {
         "broker_down",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["crashing_process", "mock_kafka", "power_cut", "recoverable_producer"]
 
-# What a session does not use it does not import.
+# A session imports only what its tests use.
 
 
 @pytest.fixture
