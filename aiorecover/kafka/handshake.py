@@ -1,6 +1,7 @@
 """One connection to a broker: TCP, TLS, versions, login; and why it failed, in plain words."""
 
 import asyncio
+import encodings.idna  # noqa: F401 - else a look-up imports it, and a fork meanwhile leaves the child without
 import logging
 import socket
 import ssl
