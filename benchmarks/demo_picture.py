@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import uvloop
-from rich.console import Console
 
 from aiorecover.cli.demo.command import Options, run
 from aiorecover.cli.demo.view import View, show_verdict
+from aiorecover.cli.endings import Output
 
 TARGET = Path(__file__).parent.parent / "docs" / "demo.svg"
 WIDTH = 92
@@ -19,7 +19,7 @@ FONTS = re.compile(
 
 def main() -> None:
     """Run it, and save what it prints."""
-    console = Console(file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, highlight=False)
+    console = Output(file=io.StringIO(), record=True, width=WIDTH, force_terminal=True)
     outcome = uvloop.run(run(Options(60_000, 4_000, None, None, None, seed=1), View(console)))
     show_verdict(console, outcome)
     assert outcome.verdict.good, outcome

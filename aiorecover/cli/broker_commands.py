@@ -13,7 +13,6 @@ from rich.table import Table
 from aiorecover.cli.bench import measure
 from aiorecover.cli.doctor import BAD, FINE, UNSURE, examine
 from aiorecover.cli.endings import FAILED, Output, print_json
-from aiorecover.cli.inspection import print_line
 from aiorecover.cli.options import JSON, OPTION, SERVERS, options_of
 from aiorecover.config import Config
 
@@ -60,9 +59,9 @@ def doctor(
 
 def _print(console: Output, finding: Finding) -> None:
     line = f"{finding.level:7}  {finding.subject}: {finding.text}"
-    print_line(console, line, style=STYLES[finding.level] if finding.level != FINE else None)
+    console.say(line, style=STYLES[finding.level] if finding.level != FINE else None)
     if finding.remedy:
-        print_line(console, f"         → {finding.remedy}")
+        console.say(f"         → {finding.remedy}")
 
 
 def bench(

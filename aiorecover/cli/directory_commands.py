@@ -210,7 +210,7 @@ def drain(
         for one in outcomes:
             letters = f", {one['dead_lettered']:,} became dead letters" if one["dead_lettered"] else ""
             line = f"{one['path']}: {one['delivered']:,} delivered{letters}, {one['left']:,} left"
-            inspection.print_line(console, line if one["error"] is None else f"{line}: {one['error']}")
+            console.say(line if one["error"] is None else f"{line}: {one['error']}")
     raise typer.Exit(0 if drainage.drained(outcomes) else FAILED)
 
 

@@ -81,8 +81,12 @@ class Output(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, **options)
-        if not self.is_terminal and "COLUMNS" not in os.environ:
+        if not self.is_terminal and "COLUMNS" not in os.environ and "width" not in options:
             self.width = ENDLESS
+
+    def say(self, line: str, style: str | None = None) -> None:
+        """Print a line as it is, however long it is."""
+        self.print(line, markup=False, soft_wrap=True, style=style)
 
     def on_broken_pipe(self) -> NoReturn:
         """Leave it to `Commands`: rich would end the process with status 1."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from aiorecover.cli.endings import Output
     from aiorecover.ring.directory import Instance
     from aiorecover.ring.inspect import DirectoryView, LaneView
 
@@ -35,7 +36,6 @@ __all__ = [
     "inspect",
     "instances_at",
     "is_whole",
-    "print_line",
     "show",
     "show_checked",
     "size_of",
@@ -124,33 +124,28 @@ def unreadable(found: list[dict[str, Any]]) -> bool:
     return any(one["error"] or one["unreadable"] for one in found)
 
 
-def show(console: Console, found: list[dict[str, Any]]) -> None:
+def show(console: Output, found: list[dict[str, Any]]) -> None:
     """Print of each instance its owner, its lanes as a table, and what is wrong."""
     for number, one in enumerate(found):
         owner = f"in use by pid {one['pid']}" if one["locked"] else "not in use"
-        print_line(console, f"{one['path']}: {owner}" if not number else f"\n{one['path']}: {owner}", style="bold")
+        console.say(f"{one['path']}: {owner}" if not number else f"\n{one['path']}: {owner}", style="bold")
         if one["error"]:
-            print_line(console, one["error"], style="red")
+            console.say(one["error"], style="red")
             continue
         for line in _summary(one):
-            print_line(console, line)
+            console.say(line)
         for trouble in troubles(one):
-            print_line(console, f"trouble: {text_of(trouble.encode(), len(trouble))}", style="yellow")
+            console.say(f"trouble: {text_of(trouble.encode(), len(trouble))}", style="yellow")
         if one["lanes"]:
             console.print(_table(one["lanes"]))
         if one["unreadable"]:
             message = "batches or heads of segments are damaged: the next start names their records and delivers the"
-            print_line(console, f"{message} others unreadable={one['unreadable']}", style="red")
+            console.say(f"{message} others unreadable={one['unreadable']}", style="red")
 
 
 def troubles(one: dict[str, Any]) -> list[str]:
     """Return what holds an instance's records up, as its owner says it."""
     return [] if one["noted"] is None else list(one["noted"]["troubles"])
-
-
-def print_line(console: Console, line: str, style: str | None = None) -> None:
-    """Print a line as it is, however long it is."""
-    console.print(line, markup=False, soft_wrap=True, style=style)
 
 
 def _summary(one: dict[str, Any]) -> Iterator[str]:
@@ -232,17 +227,17 @@ def is_whole(found: dict[str, Any]) -> bool:
     return not (found["error"] or found["damaged"] or found["unreadable_segments"])
 
 
-def show_checked(console: Console, found: list[dict[str, Any]]) -> None:
+def show_checked(console: Output, found: list[dict[str, Any]]) -> None:
     """Print a line for each directory, and one for each batch that is damaged."""
     for one in found:
         if one["error"]:
-            print_line(console, f"{one['path']}: {one['error']}", style="red")
+            console.say(f"{one['path']}: {one['error']}", style="red")
             continue
         whole = f"{one['records']:,} records in {one['batches']:,} batches are whole, {size_of(one['bytes'])}"
-        print_line(console, f"{one['path']}: {whole}")
+        console.say(f"{one['path']}: {whole}")
         if one["unreadable_segments"]:
             message = "segments cannot be read at all, 64 KiB or 1 MiB of records each"
-            print_line(console, f"    damaged: {one['unreadable_segments']} {message}", style="red")
+            console.say(f"    damaged: {one['unreadable_segments']} {message}", style="red")
         for batch in one["damaged"]:
             where = f"topic={batch['topic']} partition={batch['partition']}"
-            print_line(console, f"    damaged: first={batch['first']} last={batch['last']} {where}", style="red")
+            console.say(f"    damaged: first={batch['first']} last={batch['last']} {where}", style="red")

@@ -16,11 +16,12 @@ from aiorecover.spark.remaining import offsets_to_go
 from aiorecover.spark.session import start_session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from rich.console import Console
+
+    from aiorecover.cli.endings import Output
 
 __all__ = ["Options", "run"]
 
@@ -54,7 +55,7 @@ class Options:
     kafka_options: Sequence[str]
 
 
-def run(options: Options, console: Console) -> int:
+def run(options: Options, console: Output) -> int:
     """Land until everything is landed, or until a signal comes; return the exit status.
 
     Raises:
@@ -67,11 +68,11 @@ def run(options: Options, console: Console) -> int:
     # Refused here, before Spark fetches and starts anything.
     told = checked_options(options.topics, options.target, options.checkpoint, options.bootstrap_servers, kafka_options)
     settings, counted = pairs(options.settings), _Counted()
-    say = console.print if not options.json else _nothing
+    say = console.say if not options.json else _nothing
 
     def tell(batch: downstream.Landed) -> None:
         counted.count(batch)
-        say(_line(batch), markup=False, soft_wrap=True)
+        say(_line(batch))
 
     def start() -> SparkSession:
         return start_session(
@@ -98,13 +99,13 @@ def run(options: Options, console: Console) -> int:
                 options=kafka_options,
                 on_batch=tell,
             )
-            say(f"landing in {options.target}: each batch is told when it is done", markup=False, soft_wrap=True)
+            say(f"landing in {options.target}: each batch is told when it is done")
             _wait(query, say)
         counted.held_offsets = held_offsets(ends_of(spark, told))
         if options.available_now and not counted.totals["batches"]:
-            say("no batch: nothing new stands in the topics", markup=False, soft_wrap=True)
+            say("no batch: nothing new stands in the topics")
         if counted.held_offsets:
-            say(_held(counted.held_offsets), markup=False, soft_wrap=True)
+            say(_held(counted.held_offsets))
 
     if not console.is_terminal:  # there `with_spark` shows it
         say(STARTS)
@@ -119,7 +120,7 @@ def run(options: Options, console: Console) -> int:
     return CONFLICTS if counted.totals["conflicts"] else 0
 
 
-def _nothing(*_: object, **__: object) -> None:
+def _nothing(_: str) -> None:
     """Say nothing."""
 
 
@@ -164,7 +165,7 @@ def _held(count: int) -> str:
     )
 
 
-def _wait(query: StreamingQuery, say: Any) -> None:
+def _wait(query: StreamingQuery, say: Callable[[str], None]) -> None:
     """Wait until the query ends; after each batch say how much is left, unless nothing is."""
     told = -1
     while not query.awaitTermination(PROGRESS_LOOK):  # type: ignore[arg-type] # a part of a second is taken, too
@@ -173,4 +174,4 @@ def _wait(query: StreamingQuery, say: Any) -> None:
             continue
         told = progress["batchId"]
         if left := offsets_to_go(progress):
-            say(f"batch {told} is done: {left:,} offsets to go", markup=False, soft_wrap=True)
+            say(f"batch {told} is done: {left:,} offsets to go")

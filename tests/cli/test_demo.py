@@ -11,7 +11,6 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from aiorecover.cli.app import app
@@ -19,6 +18,7 @@ from aiorecover.cli.demo import command as demo_command
 from aiorecover.cli.demo import view
 from aiorecover.cli.demo.verdict import Ordinal, Seen, Verdict, judge, read_back
 from aiorecover.cli.demo.view import View, show_verdict
+from aiorecover.cli.endings import Output
 from aiorecover.testing.mock_cluster_process import child_environment
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ async def test_a_demo_that_finds_a_record_missing_fails_and_keeps_the_directory(
     monkeypatch.setattr(demo_command, "read_back", lossy)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(view, "FIGURES_S", 0.0)
-    console = Console(file=io.StringIO(), record=True, width=100)
+    console = Output(file=io.StringIO(), record=True, width=100)
     outcome = await demo_command.run(demo_command.Options(2_000, 1_000, None, None, None, seed=1), View(console))
     assert (outcome.verdict.missing, outcome.verdict.good) == (1, False)
     assert str(tmp_path) in (outcome.kept or "")

@@ -19,7 +19,7 @@ from aiorecover.cli.auditing.sentences import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from aiorecover.cli.endings import Output
 
 __all__ = ["count_of", "show"]
 
@@ -32,7 +32,7 @@ _COUNTS = {
 }
 
 
-def show(console: Console, found: dict[str, Any]) -> None:
+def show(console: Output, found: dict[str, Any]) -> None:
     """Print the epochs as a table of at most 80 columns, the missing ranges as lines, and the totals."""
     totals, epochs = found["totals"], found["epochs"]
     if epochs:
@@ -45,7 +45,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
     _print_ranges(console, "out of order", found["out_of_order"])
     _print_ranges(console, "conflict", found["conflicts"], "red")
     if _more_of_what_is_printed(found):
-        console.print("there is more; these are the worst (--limit shows more)", markup=False, soft_wrap=True)
+        console.say("there is more; these are the worst (--limit shows more)")
     disorder = "order unknown" if totals["out_of_order"] is None else f"{totals['out_of_order']:,} out of order"
     verdict = (
         f"{totals['records']:,} records, {totals['without_id']:,} without an id: {totals['found']:,} of "
@@ -53,15 +53,15 @@ def show(console: Console, found: dict[str, Any]) -> None:
     )
     missing = totals["missing"] - totals["behind_open_transaction"]
     wrong = lost(found["manifests"]["totals"]) if "manifests" in found else missing
-    console.print(verdict, style="red" if wrong else "green", markup=False, soft_wrap=True)
+    console.say(verdict, "red" if wrong else "green")
     if said := without_id(totals):
-        console.print(said, markup=False, soft_wrap=True)
+        console.say(said)
     if "manifests" in found:
         _show_verdicts(console, found["manifests"])
     if said := conflicts(totals):
-        console.print(said, style="red", markup=False, soft_wrap=True)
+        console.say(said, "red")
     for said in (*held_up(totals), *not_known(totals)):
-        console.print(said, style="yellow", markup=False, soft_wrap=True)
+        console.say(said, "yellow")
     if "compared" in found:
         _show_compared(console, found["compared"])
 
@@ -78,24 +78,24 @@ def count_of(one: dict[str, Any]) -> int:
     return count
 
 
-def _show_judged(console: Console, judged: dict[str, Any]) -> None:
+def _show_judged(console: Output, judged: dict[str, Any]) -> None:
     for one in judged["ranges"]:
         said = " ".join(filter(None, [one["verdict"].replace("_", " "), one["why"], "tail" if one["tail"] else ""]))
         line = f"{said}: {one['producer_id']}/{one['epoch']} sequences={one['first']}-{one['last']} {one['count']:,}"
         style = "red" if one["verdict"] in WRONG else None
-        console.print(line, style=style, markup=False, soft_wrap=True)
+        console.say(line, style)
 
 
-def _show_verdicts(console: Console, judged: dict[str, Any]) -> None:
+def _show_verdicts(console: Output, judged: dict[str, Any]) -> None:
     said = ", ".join(f"{count:,} {verdict.replace('_', ' ')}" for verdict, count in judged["totals"].items())
     unreadable = f"; {judged['unreadable']:,} records are no manifests" if judged["unreadable"] else ""
     style = "red" if lost(judged["totals"]) else "green"
-    console.print(f"of the missing: {said}{unreadable}", style=style, markup=False, soft_wrap=True)
+    console.say(f"of the missing: {said}{unreadable}", style)
     if hint := not_landed(judged["totals"]):
-        console.print(hint, markup=False, soft_wrap=True)
+        console.say(hint)
 
 
-def _show_compared(console: Console, compared: dict[str, Any]) -> None:
+def _show_compared(console: Output, compared: dict[str, Any]) -> None:
     totals = compared["totals"]
     _print_ranges(console, "absent from the table", compared["absent"], "red")
     verdict = (
@@ -103,15 +103,15 @@ def _show_compared(console: Console, compared: dict[str, Any]) -> None:
         f"the table, without an id {totals['without_id_in_topics']:,} in the topics and "
         f"{totals['without_id_in_table']:,} in the table"
     )
-    console.print(verdict, style="red" if totals["absent"] else "green", markup=False, soft_wrap=True)
+    console.say(verdict, "red" if totals["absent"] else "green")
     if hint := fewer_without_id(totals):
-        console.print(hint, style="yellow", markup=False, soft_wrap=True)
+        console.say(hint, "yellow")
 
 
-def _print_ranges(console: Console, what: str, ranges: list[dict[str, Any]], style: str | None = None) -> None:
+def _print_ranges(console: Output, what: str, ranges: list[dict[str, Any]], style: str | None = None) -> None:
     for one in ranges:
         line = f"{what}: {one['producer_id']}/{one['epoch']} sequences={one['first']}-{one['last']} {count_of(one):,}"
-        console.print(line, style=style, markup=False, soft_wrap=True)
+        console.say(line, style)
 
 
 def _table(epochs: list[dict[str, Any]]) -> Table:

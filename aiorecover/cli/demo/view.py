@@ -10,9 +10,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.console import Console
-
     from aiorecover.cli.demo.command import Outcome
+    from aiorecover.cli.endings import Output
 
 __all__ = ["View", "show_verdict"]
 
@@ -28,14 +27,14 @@ _REPEATED = (
 class View:
     """Lines with their time since the beginning."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Output) -> None:
         self._console = console
         self._began = self._next_figures = time.monotonic()
 
     def event(self, text: str, style: str | None = None) -> None:
         """Print something that happened just now."""
         line = f"{time.monotonic() - self._began:5.1f} s  {text}"
-        self._console.print(line, markup=False, soft_wrap=True, style=style)
+        self._console.say(line, style)
 
     def tick(self, accepted: int, waiting: Callable[[], int]) -> None:
         """Print the figures where a second has passed since the last ones."""
@@ -45,7 +44,7 @@ class View:
             self.event(f"    accepted {accepted:,}, in the ring {waiting():,}", "dim")
 
 
-def show_verdict(console: Console, outcome: Outcome) -> None:
+def show_verdict(console: Output, outcome: Outcome) -> None:
     """Print the counts as a table, then what they mean in plain sentences."""
     verdict = outcome.verdict
     title = "counted in Kafka by record id"
@@ -63,8 +62,8 @@ def show_verdict(console: Console, outcome: Outcome) -> None:
     console.print(table)
     *more, last = _sentences(outcome)
     for line in more:
-        console.print(line, markup=False, soft_wrap=True)
-    console.print(last, markup=False, soft_wrap=True, style="bold green" if verdict.good else "bold red")
+        console.say(line)
+    console.say(last, "bold green" if verdict.good else "bold red")
 
 
 def _row(table: Table, name: str, count: int, meaning: str, *, bad: bool = False) -> None:
