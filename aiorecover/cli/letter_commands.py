@@ -151,16 +151,17 @@ def purge(
 
 @asynccontextmanager
 async def _offline(path: pathlib.Path) -> AsyncIterator[RecoverableProducer]:
-    """Open a directory with a producer that reaches no Kafka, and says nothing of that."""
+    """Open a directory with a producer that reaches no Kafka; its log does not warn of that, and names damage still."""
     log = logging.getLogger("aiorecover")
-    log.disabled = True
+    before = log.level
+    log.setLevel(logging.ERROR)
     try:
         async with RecoverableProducer(
             **stored_options(path), bootstrap_servers=NOWHERE, stop_timeout_ms=0
         ) as producer:
             yield producer
     finally:
-        log.disabled = False
+        log.setLevel(before)
 
 
 def _holders(path: pathlib.Path, which: str | None) -> list[Instance]:

@@ -174,7 +174,10 @@ def test_a_letter_is_requeued_and_what_waits_is_delivered_with_it(
     assert len(listed(tmp_path / "wal")) == 1
 
 
-def test_letters_are_purged_without_kafka_but_not_without_yes(letters: list[str], tmp_path: Path) -> None:
+def test_letters_are_purged_without_kafka_but_not_without_yes(
+    letters: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
     purge = ("dead-letters", "purge", tmp_path / "wal")
     asked = run(*purge, "--all")
     assert (asked.exit_code, asked.stderr.count("\n")) == (2, 1)
@@ -187,6 +190,7 @@ def test_letters_are_purged_without_kafka_but_not_without_yes(letters: list[str]
     assert run(*purge, "--all", "--yes").stdout == "0 dead letters\n"
     assert json.loads(run(*purge, "--all", "--yes", "--json").stdout) == []
     assert run("status", tmp_path / "wal", "--json").stdout.count('"waiting": 1') == 1
+    assert caplog.messages == []  # no warning of a Kafka that was not asked for
 
 
 @pytest.mark.parametrize("words", [("requeue",), ("requeue", "x/1/1", "--all"), ("purge", "x/1/1", "--yes")])
