@@ -7,22 +7,22 @@ from aiorecover.audit.ids import Key
 __all__ = ["MOMENTS", "Moments", "width_for"]
 
 MOMENTS = 240
-"""So many at most: what the width of a picture holds."""
+"""Pieces at most: the width of a picture."""
 
-BESIDE_MOST = 100_000  # ranges whose time is looked for; of the others nothing tells it
+BESIDE_MOST = 100_000  # ranges whose time is looked for; that of the others is not known
 _SECONDS_MOST = 50_000
 _DAY_S = 86_400
 _WIDTHS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY_S]
 
 
 def width_for(span_s: int, most: int = MOMENTS) -> int:
-    """Return the least round number of seconds, so many of which cover the span; one may be cut at either end."""
+    """Return the least round number of seconds of which ``most`` cover the span; both ends may be cut."""
     needed = span_s / max(1, most - 1)
     return next((width for width in _WIDTHS_S if width >= needed), math.ceil(needed / _DAY_S) * _DAY_S)
 
 
 class Moments:
-    """Records by the second, or by more where there are too many seconds."""
+    """Records by the second, or by the minute or more where there are too many seconds."""
 
     def __init__(self) -> None:
         self._grain = 1
@@ -49,7 +49,7 @@ class Moments:
             self._missing[None] = self._missing.get(None, 0) + count
 
     def beside(self, epoch: Key, sequence: int, timestamp_ms: int) -> None:
-        """Take the time of a record, if it stands beside a missing range."""
+        """Take the time of a record, if it is next to a missing range."""
         count = self._beside.pop((epoch, sequence), None)
         if count is not None:
             second = timestamp_ms // 1000
@@ -57,7 +57,7 @@ class Moments:
 
     @property
     def wants_beside(self) -> bool:
-        """Whether `beside` has anything to tell."""
+        """Whether any record next to a missing range is wanted."""
         return bool(self._beside)
 
     def rows(self) -> tuple[int, list[dict[str, int | None]]]:
@@ -72,5 +72,5 @@ class Moments:
             rows.setdefault(second // width * width, [0, 0])[0] += count
         for at, count in self._missing.items():
             rows.setdefault(None if at is None else at // width * width, [0, 0])[1] += count
-        told = [{"start_s": at, "found": found, "missing": lacks} for at, (found, lacks) in rows.items()]
-        return width, sorted(told, key=lambda one: (one["start_s"] is not None, one["start_s"] or 0))
+        found_rows = [{"start_s": at, "found": found, "missing": lacks} for at, (found, lacks) in rows.items()]
+        return width, sorted(found_rows, key=lambda one: (one["start_s"] is not None, one["start_s"] or 0))

@@ -26,15 +26,15 @@ _FETCH_BYTES = 8 << 20  # of a partition; of all together `_FETCHES_MOST`
 _FETCHES_MOST = 64 << 20
 _FETCH_WAIT_MS = 50
 _POLL_MS = 500
-_SILENT_S = 60.0  # nothing came: Kafka is not there, or has lost a partition's leader
-_TRIES, _PAUSE_S = 5, 0.5  # a topic that was made just now is not known to every broker at once
-_SLICE = 2_000  # records that are handed over at a time
+_SILENT_S = 60.0  # without a record: Kafka is down, or a partition has no leader
+_TRIES, _PAUSE_S = 5, 0.5  # a new topic is not known to every broker at once
+_SLICE = 2_000  # records that are yielded at a time
 
 Records = Sequence[Any]
 
 
 class Topics:
-    """Partitions from their beginnings to the ends that they had when this was made."""
+    """Partitions, from their beginnings to the ends that they had when this was made."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class Topics:
 
 
 def checked_options(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return what aiokafka's clients take, of texts.
+    """Return the options of aiokafka's clients, parsed from texts.
 
     Raises:
-        ConfigError: one is none of them, or is wrong.
+        ConfigError: one is unknown, or wrong.
 
     """
     known = [*_TEXTS, *_NUMBERS, *_FILES]
@@ -76,7 +76,9 @@ def checked_options(options: Mapping[str, str]) -> dict[str, Any]:
                 f"option={name} known={', '.join(known)}"
             )
         if name not in known:
-            raise ConfigError(f"there is no such option of Kafka's: option={name} known={', '.join(known)}")
+            raise ConfigError(
+                f"Kafka's clients have no such option: check its name option={name} known={', '.join(known)}"
+            )
         if name in _NUMBERS and not value.isdecimal():
             raise ConfigError(f"this option is a whole number: option={name} {value=}")
     told: dict[str, Any] = {name: int(value) if name in _NUMBERS else value for name, value in options.items()}
@@ -91,11 +93,11 @@ def checked_options(options: Mapping[str, str]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def opened(bootstrap_servers: str, topics: Sequence[str], options: Mapping[str, Any]) -> AsyncIterator[Topics]:
-    """Ask where the topics begin and end, and give what reads them.
+    """Ask where the topics begin and end, and yield what reads them.
 
     Raises:
-        ConfigError: a topic is not there, Kafka is not reached or does not let this client read, or deletes records
-            before they are read.
+        ConfigError: a topic does not exist, Kafka cannot be reached, does not let this client read, or deletes
+            records before they are read.
 
     """
     for name in topics:

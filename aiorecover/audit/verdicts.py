@@ -63,13 +63,13 @@ class Manifests:
 
     epochs: dict[Key, Told] = field(default_factory=dict)
     unreadable: int = 0
-    """Keys whose newest record is no manifest of a version that is known here."""
+    """Keys whose newest record is no manifest of a known version."""
 
     def open_epochs(self) -> list[tuple[int, str]]:
-        """Return time and name of the epochs that may have accepted more than was told, the oldest first.
+        """Return time and name of the epochs that may have accepted more than was reported, the oldest first.
 
-        An epoch is open until it is sealed, or until something of a later one of its directory is settled: what is
-        settled goes over epochs in their order.
+        An epoch is open until it is sealed, or until something of a later one of its directory is settled: settling
+        goes through epochs in order.
         """
         passed: dict[str, int] = {}
         for (producer_id, number), told in self.epochs.items():
@@ -83,7 +83,7 @@ class Manifests:
 
 
 async def read_manifests(records: AsyncIterator[tuple[Any, Sequence[Any]]]) -> Manifests:
-    """Read an audit topic; of each key the newest record counts, as after compaction."""
+    """Read an audit topic; the newest record of each key counts, as after compaction."""
     newest: dict[tuple[int, bytes | None], bytes | None] = {}
     async for partition, some in records:
         for one in some:
@@ -104,12 +104,12 @@ async def read_manifests(records: AsyncIterator[tuple[Any, Sequence[Any]]]) -> M
 
 
 def judge(missing: Iterable[Range], told: Told | None, held: Pairs) -> Iterator[tuple[Range, str, str | None]]:
-    """Yield missing ranges, cut where the verdict changes, with the verdict and, of what is lost, why.
+    """Yield missing ranges, cut where the verdict changes, with the verdict and, for ``lost``, why.
 
     ``behind_open_transaction``: the record is in Kafka, and a transaction that is not decided holds it up.
-    ``dead_lettered``; ``in_ring``: not settled, as far as its producer has told; ``lost``, because ``damaged`` in the
-    ring, ``settled`` (its producer has had the acknowledgement) or ``gone`` (it was accepted, and not found when the
-    epoch was closed); ``untold``: there is no manifest of its epoch.
+    ``dead_lettered``; ``in_ring``: not settled, as far as its producer has reported; ``lost``, because ``damaged`` in
+    the ring, ``settled`` (its producer got the acknowledgement) or ``gone`` (it was accepted, and not found when the
+    epoch was closed); ``untold``: its epoch has no manifest.
     """
     covers = {"behind_open_transaction": _Cover(held)}
     covers |= {kind: _Cover(ranges.pairs) for kind, ranges in (told.ranges if told is not None else {}).items()}
@@ -131,7 +131,7 @@ def judge(missing: Iterable[Range], told: Told | None, held: Pairs) -> Iterator[
 
 
 class _Cover:
-    """Ranges that are asked in order."""
+    """Ranges, in order."""
 
     def __init__(self, pairs: Pairs) -> None:
         self._pairs, self._lasts = pairs, [last for _, last in pairs]
