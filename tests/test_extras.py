@@ -21,7 +21,7 @@ NEEDS = {
     "aiorecover.integrations.settings": ("pydantic_settings", "settings"),
     "aiorecover.integrations.starlette": ("starlette", "starlette"),
     "aiorecover.integrations.tracing": ("opentelemetry", "tracing"),
-    "aiorecover.spark.installed": ("pyspark", "spark"),
+    "aiorecover.spark.packages": ("pyspark", "spark"),
 }
 
 

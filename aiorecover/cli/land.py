@@ -9,10 +9,10 @@ from aiorecover import spark as downstream
 from aiorecover.cli.endings import FAILED, EndedError, StoppedError, print_json
 from aiorecover.cli.options import pairs
 from aiorecover.cli.spark_work import STARTS, with_spark
-from aiorecover.spark.ends import convertible, ends_of, held_offsets
-from aiorecover.spark.gone import RecordsGoneError
+from aiorecover.spark.admin import convertible, ends_of, held_offsets
+from aiorecover.spark.checkpoint import offsets_to_go
+from aiorecover.spark.failures import RecordsGoneError
 from aiorecover.spark.landing import checked_options
-from aiorecover.spark.remaining import offsets_to_go
 from aiorecover.spark.session import start_session
 
 if TYPE_CHECKING:

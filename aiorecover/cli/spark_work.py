@@ -16,8 +16,7 @@ from rich.console import Console
 from aiorecover.cli.endings import EndedError
 from aiorecover.cli.stopping import stoppable
 from aiorecover.spark.failures import cause_of, failure_of
-from aiorecover.spark.java import py4j_silent, said
-from aiorecover.spark.session import clear_errors
+from aiorecover.spark.session import clear_errors, py4j_silent, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,51 +1,46 @@
-"""Topics into a table, each record once, whatever is killed.
+"""Land topics in a table, each record once, whatever is killed.
 
-Spark writes down in its checkpoint which offsets a batch has before it runs it, and after a crash runs the same batch
-again, under the same number: a fixed set of rows, whose number is its name. So for each batch
+Spark writes into its checkpoint which offsets a batch has before it runs the batch, and after a crash runs the same
+batch again, under the same number: a fixed set of rows, whose number is its name. For each batch
 
-1. the ids that were landed *before* it are read (:mod:`aiorecover.spark.seen`), and rows sorted out by them
+1. the ids that were landed *before* it are read (:mod:`aiorecover.spark.seen`), and its rows sorted by them
    (:mod:`aiorecover.spark.sorting`): new, repeat, conflict, undecodable;
 2. conflicts and undecodable ids are added to ``<target>__quarantine``, new rows to the target, each once
    (:mod:`aiorecover.spark.stores`);
 3. the ids of the batch are read *back from the target* and added to ``<target>__ids``.
 
-A driver that dies between two of these does all of them again, and what is there already stays. Nothing is renamed but
-batches of Parquet, so Iceberg and Delta are landed on any store, and the checkpoint may be on one, too.
+If a driver dies between two of these steps, the next one repeats all of them, and what is there already stays. Only
+batches of Parquet are renamed, so Iceberg and Delta can be on any store, and so can the checkpoint.
 
-A target belongs to one checkpoint for good: it carries the id that Spark gave the checkpoint's query. Both are put back
-from backups of one day, or a number would have other offsets than were landed under it. An unfinished batch is finished
-first.
+A target belongs to one checkpoint for good: it carries the id that Spark gave the checkpoint's query. Restore both from
+backups of the same moment, or a number would stand for other offsets than were landed under it. A batch that is begun
+and not done runs first.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark.files import Files
-from aiorecover.spark.handed_over import path_of
-from aiorecover.spark.query_log import QueryLog
+from aiorecover.spark.checkpoint import QueryLog, check_topics
 from aiorecover.spark.record_id import parse_record_id
 from aiorecover.spark.seen import Seen
 from aiorecover.spark.session import clear_errors
 from aiorecover.spark.sorting import CONFLICT, NEW, REPEAT, UNDECODABLE, VERDICT, judged, mark_seen, originals
 from aiorecover.spark.stores import store_for
-from aiorecover.spark.subscription import check_subscription
-from aiorecover.spark.topic_ids import check_topic_ids
 from aiorecover.spark.topics import loss_is_accepted, source_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import PurePath
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -55,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_MAX_OFFSETS_PER_TRIGGER", "Landed", "checked_options", "land"]
 
 DEFAULT_MAX_OFFSETS_PER_TRIGGER = 1_000_000
-"""So many records make up a batch at most: what a killed driver does again, and what is sorted at a time."""
+"""Records of a batch at most: what is repeated after a kill, and what is sorted at a time."""
 
 _REPORT_FAILED = 'because the return value of "scala.Option.get()" is null'
 
@@ -68,9 +63,9 @@ class Landed:
 
     batch_id: int
     landed: int
-    """Rows that the target got, those without an id included."""
+    """Rows that were added to the target, including those without an id."""
     without_id: int
-    """Of these, rows without a record id: nothing tells whether they are repeats, so all are there."""
+    """The added rows without a record id: whether these are repeats is not known, so all are added."""
     repeats: int
     """Rows left out: the same record was landed already."""
     conflicts: int
@@ -96,52 +91,51 @@ def land(
     """Start to land the topics in ``target``: Kafka's columns, the ids as columns, and ``batch_id``.
 
     ``topics``: those that were landed with the ``checkpoint`` before, in any order, and perhaps others, which are
-    landed from their first records on (:mod:`aiorecover.spark.subscription` tells what is refused, and how to leave
-    one out).
+    landed from their first records on (:mod:`aiorecover.spark.checkpoint` says what is refused, and how to leave one
+    out).
 
-    With ``available_now`` the query ends when everything is landed that stands in Kafka now; otherwise it goes on.
-    ``query.awaitTermination()`` waits for it, and raises what went wrong. Started
-    again with the same ``target`` and ``checkpoint`` it goes on where it was, also after a kill.
+    With ``available_now`` the query ends when all is landed that is in Kafka now; otherwise it goes on.
+    ``query.awaitTermination()`` waits for it, and raises what went wrong. Started again with the same ``target`` and
+    ``checkpoint`` it goes on where it was, also after a kill.
 
     ``target``: with a ``/`` in it, or as a `Path`, a directory of Parquet, or a table of Delta with the ``format``
-    ``delta``; else the name of a table of Iceberg or Delta, which is made if it is not there. One that was made before,
-    for the sake of its partitions for example, must be empty, and have the columns. Beside it stand
-    ``<target>__ids`` and ``<target>__quarantine``. ``checkpoint``: a directory; it and the target are only ever used
-    together, put back from backups of one day, and by one landing at a time.
+    ``delta``; else the name of a table of Iceberg or Delta, which is made if it does not exist. A table that you made
+    before, to give it partitions for example, must be empty and have the columns. ``<target>__ids`` and
+    ``<target>__quarantine`` are made beside it. ``checkpoint``: a directory. Use it and the target only together, by
+    one landing at a time, and restore both from backups of the same moment.
 
-    ``max_offsets_per_trigger``: so many records are read for a batch, at most. ``files_per_batch``: by so many tasks a
-    batch is sorted and written; default, as many as Spark has cores now. ``options`` are those of Spark's Kafka source
-    and win over the defaults: from the earliest offset on, committed records only. ``on_batch`` is called on the driver
-    after each batch; the log ``aiorecover.spark`` tells it, too. Not over Spark Connect.
+    ``max_offsets_per_trigger``: records of a batch at most. ``files_per_batch``: tasks that sort and write a batch;
+    default, as many as Spark has cores now. ``options`` are those of Spark's Kafka source and win over the defaults:
+    from the earliest offset on, committed records only. ``on_batch`` is called on the driver after each batch, which is
+    also logged by ``aiorecover.spark``. Spark Connect cannot do this.
 
     Raises:
-        RecordsGoneError: a topic was deleted and made anew since it was landed last, or Kafka has deleted records of
-            a batch that was left unfinished. (Of later batches the query says it: `StreamingQueryException`.)
-        ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in,
-            lacks columns, or does not belong to the checkpoint, these are not the topics of the checkpoint, one is not
-            there, Kafka cannot be reached, or Spark lacks its connector.
-        StreamingQueryException: a batch that was left unfinished is done first, before this returns, and failed again.
+        RecordsGoneError: a topic was deleted and made anew since it was landed last, or Kafka has deleted records of an
+            unfinished batch. (For later batches the query raises `StreamingQueryException`.)
+        ConfigError: no topic or server is named, a number is out of range, the target cannot be landed in, lacks
+            columns, or does not belong to the checkpoint, these are not the topics of the checkpoint, one does not
+            exist, Kafka cannot be reached, or Spark lacks its connector.
+        StreamingQueryException: an unfinished batch, which runs before this returns, failed again.
 
     """
     if max_offsets_per_trigger < 1 or (files_per_batch is not None and files_per_batch < 1):
         raise ConfigError(f"at least 1: {max_offsets_per_trigger=} {files_per_batch=}")
-    target, checkpoint = path_of("target", target), path_of("checkpoint", checkpoint)
-    told = checked_options(topics, target, checkpoint, bootstrap_servers, options)
+    target, checkpoint = _text(target), _text(checkpoint)
+    source = checked_options(topics, target, checkpoint, bootstrap_servers, options)
     checkpoint = checkpoint.rstrip("/")
     files_per_batch = files_per_batch or spark.sparkContext.defaultParallelism
-    stream = spark.readStream.format("kafka").options(**told)
+    stream = spark.readStream.format("kafka").options(**source)
     stream = stream.option("maxOffsetsPerTrigger", max_offsets_per_trigger)
     with clear_errors(target=target):
         store = store_for(spark, target, format)
-        lossy = loss_is_accepted(told)
-        landing = _Landing(spark, store, checkpoint, files_per_batch, on_batch, lossy=lossy)
+        landing = _Landing(spark, store, checkpoint, files_per_batch, on_batch, lossy=loss_is_accepted(source))
         records = parse_record_id(stream.load())
         landing.check(records.schema)
-    check_subscription(spark, told, checkpoint)
-    check_topic_ids(spark, checkpoint, told)
+    check_topics(spark, source, checkpoint)
     writer = records.writeStream.foreachBatch(landing.land_batch)
     writer = writer.option("checkpointLocation", f"{checkpoint}/query").queryName(f"aiorecover land {target}")
-    if QueryLog(spark, f"{checkpoint}/query").unfinished() is not None:
+    log = QueryLog(spark, f"{checkpoint}/query")
+    if log.last_begun() > log.last_done():
         _finish(writer.trigger(once=True).start())
     return (writer.trigger(availableNow=True) if available_now else writer).start()
 
@@ -149,31 +143,36 @@ def land(
 def checked_options(
     topics: Sequence[str], target: str, checkpoint: str, bootstrap_servers: str, options: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """The options of Spark's Kafka source for what `land` is told.
+    """Return the options of Spark's Kafka source for the arguments of `land`.
 
     Raises:
-        ConfigError: it cannot be right, as is seen without Spark and without looking at any file.
+        ConfigError: they cannot be right, which shows without Spark and without any file.
 
     """
+    if not target.strip():
+        raise ConfigError(f"name a target, a directory or a table: {target=}")
     if not checkpoint.rstrip("/"):
         raise ConfigError(
             "name a checkpoint, a directory that belongs to the target for good: a landing goes on from it after a "
             f"crash, and knows by it what is landed {target=}"
         )
-    if "/" in target and checkpoint.rstrip("/") in (target.rstrip("/"), *_beside(target)):
+    ours = [f"{target.rstrip('/')}{suffix}" for suffix in ("", "__ids", "__quarantine")]
+    if "/" in target and checkpoint.rstrip("/") in ours:
         raise ConfigError(f"name a directory of its own for the checkpoint: {checkpoint=} {target=}")
     return source_options(topics, bootstrap_servers, options)
 
 
-def _beside(target: str) -> list[str]:
-    return [f"{target.rstrip('/')}__{suffix}" for suffix in ("ids", "quarantine")]
+def _text(path: str | PurePath) -> str:
+    """A `Path` is a directory, also without a ``/`` in it."""
+    text = str(path)
+    return text if isinstance(path, str) or "/" in text else f"./{text}"
 
 
 def _finish(query: StreamingQuery) -> None:
     """Wait for the batch that a driver left when it died.
 
-    The connector of Spark 4.1 fails when it reports how such a batch went, which is done by then (SPARK-57438); whoever
-    starts the query once more finds nothing wrong. So it is done apart, and this one error is no error.
+    After such a batch is done, the connector of Spark 4.1 fails when it reports how it went (SPARK-57438). A query that
+    is started after that finds nothing wrong. So the batch runs by itself, and this one error is ignored.
     """
     try:
         with clear_errors():
@@ -181,13 +180,13 @@ def _finish(query: StreamingQuery) -> None:
     except StreamingQueryException as error:
         if _REPORT_FAILED not in str(error):
             raise
-    except BaseException:  # Ctrl-C in a notebook: it must not go on when others are let in
+    except BaseException:  # Ctrl-C in a notebook: the query must not go on alone
         query.stop()
         raise
 
 
 class _Landing:
-    """What is done with each batch; ``lossy``: one that is done again may have fewer rows, as Kafka deleted some."""
+    """What is done with each batch; ``lossy``: Kafka may have deleted rows of a batch that runs again."""
 
     def __init__(
         self,
@@ -202,20 +201,19 @@ class _Landing:
         self._lossy = lossy
         self._target, self._checkpoint = target, checkpoint
         self._quarantine, self._seen = target.beside("quarantine"), Seen(target.beside("ids"))
-        self._files = Files(spark, checkpoint)
         self._log = QueryLog(spark, f"{checkpoint}/query")
         self._files_per_batch, self._on_batch = files_per_batch, on_batch
         self._mark: str | None = None
 
     def check(self, schema: StructType) -> None:
-        """Hold target and checkpoint against each other; ``schema``: of what is landed.
+        """Check that target and checkpoint belong together; ``schema``: of what is landed.
 
         Raises:
-            ConfigError: they do not belong together, or are not of one day, or the target's columns have changed.
+            ConfigError: they do not, or were restored from different moments, or the target's columns have changed.
 
         """
         named = f"target={self._target.name} checkpoint={self._checkpoint}"
-        ours, mark = self._given(), self._target.mark()
+        ours, mark = self._log.query_id(), self._target.mark()
         if mark is None and self._target.is_there() and not self._target.is_empty():
             raise ConfigError(f"something else is in the target: name a new one, or one that was landed in {named}")
         if mark is None and self._log.last_done() >= 0:
@@ -241,7 +239,7 @@ class _Landing:
             self._target.check_columns(_with_batch_id(schema))
 
     def land_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """Sort the rows out, add them, and then their ids; what is there already stays."""
+        """Sort the rows, add them, and then their ids; what is there already stays."""
         mark = self._claimed(batch.schema)
         with ExitStack() as kept:
             marked = mark_seen(batch, self._seen.before(batch_id), self._files_per_batch).persist()
@@ -264,17 +262,12 @@ class _Landing:
                 f"new ones batch_id={batch_id} written={counts[NEW]} found={there} target={self._target.name}"
             )
         self._seen.add(landed, batch_id, mark)
-        self._tell(batch_id, counts)
-
-    def _given(self) -> str | None:
-        """The id that Spark gave the query of this checkpoint."""
-        told = self._files.read(f"{self._checkpoint}/query/metadata")
-        return None if told is None else str(json.loads(told)["id"])
+        self._report(batch_id, counts)
 
     def _claimed(self, schema: StructType) -> str:
-        """Make the tables, or find them, and return whose they are."""
+        """Make the tables, or find them, and return which checkpoint they belong to."""
         if self._mark is None:
-            mark = self._given() or ""
+            mark = self._log.query_id() or ""
             self._target.claim(_with_batch_id(schema), mark)
             self._quarantine.claim(_with_batch_id(schema, StructField("reason", StringType())), mark)
             self._seen.claim(mark)
@@ -286,22 +279,23 @@ class _Landing:
             self._mark = mark
         return self._mark
 
-    def _tell(self, batch_id: int, counts: Mapping[str, int]) -> None:
-        told = Landed(
+    def _report(self, batch_id: int, counts: Mapping[str, int]) -> None:
+        landed = Landed(
             batch_id, counts[NEW], counts["without_id"], counts[REPEAT], counts[CONFLICT], counts[UNDECODABLE]
         )
         _log.info(
             "batch landed batch_id=%d landed=%d without_id=%d repeats=%d conflicts=%d undecodable=%d",
-            *(told.batch_id, told.landed, told.without_id, told.repeats, told.conflicts, told.undecodable),
+            *(landed.batch_id, landed.landed, landed.without_id),
+            *(landed.repeats, landed.conflicts, landed.undecodable),
         )
-        if told.conflicts or told.undecodable:
+        if landed.conflicts or landed.undecodable:
             _log.warning(
-                "records are in the quarantine: an id stands on records that differ, or is no record id; look who "
-                "forwards records with all their headers conflicts=%d undecodable=%d quarantine=%s",
-                *(told.conflicts, told.undecodable, self._quarantine.name),
+                "records are in the quarantine: an id stands on records that differ, or is no record id; find "
+                "the program that forwards records with all their headers conflicts=%d undecodable=%d quarantine=%s",
+                *(landed.conflicts, landed.undecodable, self._quarantine.name),
             )
         if self._on_batch is not None:
-            self._on_batch(told)
+            self._on_batch(landed)
 
 
 def _with_batch_id(schema: StructType, *more: StructField) -> StructType:

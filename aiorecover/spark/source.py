@@ -1,15 +1,15 @@
 """Rings as data frames: ``spark.read.format("aiorecover").load(wal_dir)``, live or left behind.
 
-For Spark 4.1 and newer: forensics, and to publish what a machine that died has left. Nothing is locked, changed or sent
-(:mod:`aiorecover.ring.inspect`). Options:
+For Spark 4.1 and newer: to look at what waits, and to publish what a machine that died has left. Nothing is locked,
+changed or sent (:mod:`aiorecover.ring.inspect`). Options:
 
 - ``path``: a ``wal_dir``, or one instance directory in it, at the same place on every executor.
 - ``dead``: ``true`` shows dead letters, too. Default ``false``.
 
 Columns: ``directory`` (of the instance), ``state``, ``producer_id``, ``epoch``, ``sequence``, ``topic``, ``partition``
 (null: not chosen yet), ``key``, ``value``, ``timestamp``, ``headers`` (as in Kafka, with the record id), ``error``.
-``state`` is ``waiting``, ``dead_letter`` (``topic`` and ``partition`` say where it was to go, ``error`` why it did
-not), or ``unreadable``: ``error`` says what cannot be read, of an instance or of some of its batches.
+``state`` is ``waiting``, ``dead_letter`` (``topic`` and ``partition``: where it was to go; ``error``: why it did not),
+or ``unreadable`` (``error``: what cannot be read in an instance).
 
 Each instance is one partition of the data frame. A record that its owner rewrites meanwhile may come twice:
 ``dropDuplicates(["producer_id", "epoch", "sequence"])``.
@@ -57,8 +57,8 @@ _ARROW = pa.schema(
 )
 SCHEMA = from_arrow_schema(_ARROW)
 
-_BATCH_ROWS = 4_096  # in a batch: more gains nothing
-_BATCH_BYTES = 8 << 20  # of keys and values: a batch stands three times in memory on its way to Spark
+_BATCH_ROWS = 4_096  # in a batch; more is not faster
+_BATCH_BYTES = 8 << 20  # of keys and values; a batch is in memory three times on its way to Spark
 
 
 def check(options: Mapping[str, str]) -> tuple[Path, bool]:
@@ -91,7 +91,7 @@ def _directories(path: Path) -> list[Path]:
 
 
 class RingReader(DataSourceReader):
-    """Lists the instances on the driver, and reads them on the executors."""
+    """List the instances on the driver, and read them on the executors."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Raise `ConfigError` for options that are wrong, or for columns of the user's own."""

@@ -1,12 +1,12 @@
-"""Where batches are put: tables of Iceberg and Delta, and directories of Parquet; each batch whole, and once.
+"""Tables of Iceberg and Delta, and directories of Parquet, to which each batch is added whole, and once.
 
-A store has the number of the batch in the column ``batch_id`` and says which checkpoint it belongs to. What is in it
-already is not added again, whoever died when:
+A store has the number of the batch in the column ``batch_id``, and a mark: the checkpoint that it belongs to. A batch
+that is there already is not added again, whenever a driver dies:
 
 - Delta knows the last batch of a writer (``txnAppId``, ``txnVersion``), and refuses a second writer at the same time.
-- Iceberg's snapshots say which batch they added; where these have expired its rows say it. The batch is written as
+- Iceberg's snapshots say which batch they added; after they have expired, the rows say it. The batch is written as
   ``overwrite(batch_id = n)`` with serializable isolation, so of two drivers one is refused.
-- A directory of Parquet gets a directory ``batch_id=<n>``, by one renaming, which local disks and HDFS do in one step.
+- Parquet gets a directory ``batch_id=<n>``, by one rename, which local disks and HDFS do in one step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import uuid
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.files import Files
@@ -26,19 +26,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["FORMATS", "Store", "check_format", "read_target", "store_for"]
-
-FORMATS = "iceberg", "delta", "parquet"
+__all__ = ["KINDS", "Store", "check_format", "read_target", "store_for"]
 
 _MARK = "aiorecover.checkpoint"
 _MARK_FILE = "_aiorecover.json"
-_ASIDE = "_batch-"  # what a batch's directory is called while it is written
-_OURS_ASIDE = (_ASIDE, _MARK_FILE)
-_SESSION_CATALOGUE = "spark_catalog"
+_ASIDE = "_batch-"  # begins the name of a batch's directory while it is written
 
 
 class Store:
-    """A table or a directory, which need not be there yet."""
+    """A table or a directory, which need not exist yet."""
 
     format: str
 
@@ -53,49 +49,49 @@ class Store:
         return type(self)(self._spark, f"{self.name.rstrip('`')}__{suffix}{'`' if quoted else ''}")
 
     def is_there(self) -> bool:
-        """Whether there is one, empty or not."""
+        """Return whether it exists, empty or not."""
         raise NotImplementedError
 
     def is_empty(self) -> bool:
-        """Whether nothing is in it, ours or of others; it is there."""
+        """Return whether nothing is in it; it exists."""
         return self.read().isEmpty()
 
     def mark(self) -> str | None:
-        """Which checkpoint it belongs to; None: to none yet."""
+        """Return which checkpoint it belongs to; None: to none yet."""
         raise NotImplementedError
 
     def claim(self, schema: StructType, mark: str) -> None:
-        """Make it, if it is not there, and make it belong to a checkpoint, unless it belongs to one."""
+        """Make it if it does not exist, and mark it unless it has a mark."""
         raise NotImplementedError
 
     def check_columns(self, schema: StructType) -> None:
-        """Hold its columns against those that are landed.
+        """Compare its columns with those that are landed.
 
         Raises:
-            ConfigError: some are gone, or of another type.
+            ConfigError: some are absent, or of another type.
 
         """
 
     def read(self) -> DataFrame:
-        """All rows."""
+        """Return all rows."""
         raise NotImplementedError
 
     def batch(self, batch_id: int) -> DataFrame:
-        """The rows of one batch."""
+        """Return the rows of one batch."""
         return self.read().where(F.col("batch_id") == batch_id)
 
     def before(self, batch_id: int) -> DataFrame:
-        """The rows of all batches before one."""
+        """Return the rows of all batches before one."""
         return self.read().where(F.col("batch_id") < batch_id)
 
     def beyond(self, batch_id: int) -> int | None:
-        """The newest batch, where it is a later one than this."""
+        """Return the newest batch if it is later than this one."""
         later = self.read().where(F.col("batch_id") > batch_id)
         newest: int | None = later.agg(F.max("batch_id")).collect()[0][0]
         return newest
 
     def append(self, rows: DataFrame, batch_id: int, mark: str) -> None:
-        """Add a batch, unless it is there."""
+        """Add a batch unless it is there."""
         raise NotImplementedError
 
     def forget(self, before: int) -> None:
@@ -104,11 +100,11 @@ class Store:
 
 
 class _Table(Store):
-    """Whatever Spark knows by a name and with properties."""
+    """A table with properties, which Spark knows by a name."""
 
     @property
     def _identifier(self) -> str:
-        """What SQL calls it."""
+        """Its name in SQL."""
         return self.name
 
     def is_there(self) -> bool:
@@ -148,28 +144,24 @@ class _Table(Store):
         self._spark.sql(f"DELETE FROM {self._identifier} WHERE batch_id < {before}")  # noqa: S608 - a name and a number
 
 
-class Iceberg(_Table):
-    """A table of Iceberg."""
-
+class _Iceberg(_Table):
     format = "iceberg"
 
     def read(self) -> DataFrame:
-        """Return all rows."""
-        self._spark.catalog.refreshTable(self.name)  # Iceberg remembers tables for each session
+        self._spark.catalog.refreshTable(self.name)  # a session remembers what it read
         return self._spark.table(self.name)
 
     def append(self, rows: DataFrame, batch_id: int, mark: str) -> None:
-        """Add a batch as a snapshot that says so, unless one says so, or its rows are there."""
         snapshot = self._newest_snapshot()
         if self._holds(batch_id, mark):
             return
         numbered = rows.withColumn("batch_id", F.lit(batch_id).cast("bigint"))
-        if SPARK == "3.5":  # later ones do it themselves
+        if SPARK == "3.5":  # later versions add absent columns themselves
             theirs = [field for field in self.read().schema.fields if field.name not in numbered.columns]
             numbered = numbered.withColumns({field.name: F.lit(None).cast(field.dataType) for field in theirs})
         writer = numbered.writeTo(self.name)
-        told = {"aiorecover.batch": str(batch_id), _MARK: mark}
-        writer = writer.options(**{f"snapshot-property.{key}": value for key, value in told.items()})
+        properties = {"aiorecover.batch": str(batch_id), _MARK: mark}
+        writer = writer.options(**{f"snapshot-property.{key}": value for key, value in properties.items()})
         if snapshot is not None:
             writer = writer.option("validate-from-snapshot-id", snapshot)
         writer.option("isolation-level", "serializable").overwrite(F.col("batch_id") == batch_id)
@@ -187,8 +179,8 @@ class Iceberg(_Table):
         return not self.batch(batch_id).isEmpty()
 
 
-class Delta(_Table):
-    """A table of Delta, by its name or its path."""
+class _Delta(_Table):
+    """A table by its name or its path."""
 
     format = "delta"
 
@@ -197,19 +189,16 @@ class Delta(_Table):
         return f"delta.`{self.name}`" if "/" in self.name else self.name
 
     def is_there(self) -> bool:
-        """Return whether there is one, empty or not."""
         if "/" not in self.name:
             return super().is_there()
         return Files(self._spark, self.name).exists(f"{self.name.rstrip('/')}/_delta_log")
 
     def read(self) -> DataFrame:
-        """Return all rows."""
         if "/" in self.name:
             return self._spark.read.format("delta").load(self.name)
         return self._spark.table(self.name)
 
     def append(self, rows: DataFrame, batch_id: int, mark: str) -> None:
-        """Add a batch as the writer's next one, unless it was that, or an earlier one."""
         writer = rows.withColumn("batch_id", F.lit(batch_id).cast("bigint")).write.format("delta").mode("append")
         writer = writer.options(txnAppId=mark, txnVersion=batch_id)
         if "/" in self.name:
@@ -218,7 +207,7 @@ class Delta(_Table):
             writer.saveAsTable(self.name)
 
 
-class Parquet(Store):
+class _Parquet(Store):
     """A directory with a directory for each batch."""
 
     format = "parquet"
@@ -233,20 +222,16 @@ class Parquet(Store):
             )
 
     def is_there(self) -> bool:
-        """Return whether there is one, empty or not."""
         return self._files.exists(self.name)
 
     def is_empty(self) -> bool:
-        """Return whether nothing but ours is in it."""
-        return all(name.startswith(_OURS_ASIDE) for name in self._files.names(self.name))
+        return all(name.startswith((_ASIDE, _MARK_FILE)) for name in self._files.names(self.name))
 
     def mark(self) -> str | None:
-        """Return which checkpoint it belongs to."""
-        told = self._files.read(f"{self.name}/{_MARK_FILE}")
-        return None if told is None else str(json.loads(told)[_MARK])
+        written = self._files.read(f"{self.name}/{_MARK_FILE}")
+        return None if written is None else str(json.loads(written)[_MARK])
 
     def claim(self, schema: StructType, mark: str) -> None:  # noqa: ARG002 - files bring their columns
-        """Make it, and make it belong to a checkpoint, unless it belongs to one."""
         self._files.make_directory(self.name)
         if self.mark() is None:
             self._files.write_new(f"{self.name}/{_MARK_FILE}", json.dumps({_MARK: mark}).encode())
@@ -255,29 +240,24 @@ class Parquet(Store):
                 self._files.delete(f"{self.name}/{name}")
 
     def read(self) -> DataFrame:
-        """Return all rows."""
         numbers = self._files.numbers(self.name, "batch_id=")
-        # Named one by one: else Spark guesses that the number is an int.
         paths = [f"{self.name}/batch_id={number}" for number in numbers]
-        if not paths:
+        if not paths:  # reading the directory itself, Spark would call the number an int
             return self._spark.createDataFrame([], "producer_id string, epoch int, sequence bigint, batch_id bigint")
         found = self._spark.read.option("basePath", self.name).parquet(*paths)
         return found.withColumn("batch_id", F.col("batch_id").cast("bigint"))
 
     def batch(self, batch_id: int) -> DataFrame:
-        """Return the rows of one batch."""
         path = f"{self.name}/batch_id={batch_id}"
         if not self._files.exists(path):
             return self.read().limit(0)
         return self._spark.read.parquet(path).withColumn("batch_id", F.lit(batch_id).cast("bigint"))
 
     def beyond(self, batch_id: int) -> int | None:
-        """Return the newest batch, where it is a later one than this."""
         newest = max(self._files.numbers(self.name, "batch_id="), default=-1)
         return newest if newest > batch_id else None
 
     def append(self, rows: DataFrame, batch_id: int, mark: str) -> None:  # noqa: ARG002 - the directory is the mark
-        """Add a batch as a directory, unless it is there."""
         place = f"{self.name}/batch_id={batch_id}"
         if self._files.exists(place):
             return
@@ -286,46 +266,45 @@ class Parquet(Store):
         self._files.move(aside, place)
 
     def forget(self, before: int) -> None:
-        """Remove the batches before this one."""
         for number in self._files.numbers(self.name, "batch_id="):
             if number < before:
                 self._files.delete(f"{self.name}/batch_id={number}")
 
 
-_KINDS: dict[str, type[Store]] = {kind.format: kind for kind in (Iceberg, Delta, Parquet)}
+KINDS: dict[str, type[Store]] = {kind.format: kind for kind in (_Iceberg, _Delta, _Parquet)}
 
 
 def store_for(spark: SparkSession, name: str, chosen: str | None = None) -> Store:
-    """Find what has this name, or is to be made: a path has a ``/`` in it.
+    """Return the store with this name, which may have to be made; a path has a ``/`` in it.
 
-    ``chosen``: one of `FORMATS`; default, what is there. A new path is of Parquet; a new table of Iceberg, or of Delta
-    where Spark's own catalogue is Delta's.
+    ``chosen``: a key of `KINDS`; default, the format of what is there. A new path is of Parquet; a new table of
+    Iceberg, or of Delta where Spark's own catalogue is Delta's.
 
     Raises:
-        ConfigError: there is no such format, or it does not go with the name.
+        ConfigError: there is no such format, or it does not fit the name.
 
     """
     check_format(chosen)
     if "/" in name:
         if chosen == "iceberg":
             raise ConfigError(f"name a table of Iceberg by its catalogue, as lake.db.orders: target={name}")
-        delta = Delta(spark, name)
-        return delta if chosen == "delta" or (chosen is None and delta.is_there()) else Parquet(spark, name)
+        delta = _Delta(spark, name)
+        return delta if chosen == "delta" or (chosen is None and delta.is_there()) else _Parquet(spark, name)
     if chosen == "parquet":
         raise ConfigError(f"Parquet is landed in a directory: name one, with a / in it target={name}")
     with clear_errors(target=name):
-        return _KINDS[chosen or _format_of(spark, name)](spark, name)
+        return KINDS[chosen or _format_of(spark, name)](spark, name)
 
 
 def check_format(chosen: str | None) -> None:
-    """See that there is such a format.
+    """Check the name of a format.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such format.
 
     """
-    if chosen is not None and chosen not in FORMATS:
-        raise ConfigError(f"a format is one of {', '.join(FORMATS)}: format={chosen!r}")
+    if chosen is not None and chosen not in KINDS:
+        raise ConfigError(f"a format is one of {', '.join(KINDS)}: format={chosen!r}")
 
 
 def _format_of(spark: SparkSession, name: str) -> str:
@@ -342,18 +321,18 @@ def _format_of(spark: SparkSession, name: str) -> str:
     named = "." in name and spark.conf.get(f"spark.sql.catalog.{first}", None) is not None
     catalogue = first if named else spark.catalog.currentCatalog()
     is_delta = "delta" in (spark.conf.get(f"spark.sql.catalog.{catalogue}", None) or "").lower()
-    return "delta" if catalogue == _SESSION_CATALOGUE and is_delta else "iceberg"
+    return "delta" if catalogue == "spark_catalog" and is_delta else "iceberg"
 
 
 def read_target(spark: SparkSession, name: str) -> DataFrame:
-    """What stands there: Parquet files, a table of Delta by its path, or a table that Spark knows by this name.
+    """Return the rows of Parquet files or of a table of Delta, by its path, or of a table that Spark knows by name.
 
     Raises:
-        ConfigError: nothing is there, or it is none of these.
+        ConfigError: there is no such table.
 
     """
     with clear_errors():
         if "/" not in name:
             return spark.table(name)
-        delta = Delta(spark, name)
+        delta = _Delta(spark, name)
         return delta.read() if delta.is_there() else spark.read.parquet(name)

@@ -1,4 +1,4 @@
-"""Topics as data frames: how Spark's Kafka source has to be asked, so that nothing is left out in silence."""
+"""Topics as data frames: the options with which Spark's Kafka source leaves nothing out in silence."""
 
 from __future__ import annotations
 
@@ -9,119 +9,79 @@ from pyspark.sql.utils import is_remote
 
 from aiorecover.errors import ConfigError, EncodeError
 from aiorecover.serialization import check_topic
-from aiorecover.spark.handed_over import shown
 from aiorecover.spark.session import clear_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "CLIENT_PREFIX",
-    "checked_topic",
-    "client_options",
-    "loss_is_accepted",
-    "read_topics",
-    "source_options",
-    "topics_in",
-]
+__all__ = ["client_options", "loss_is_accepted", "read_topics", "source_options", "topics_in"]
 
-CLIENT_PREFIX = "kafka."
-_NAMED_APART = ("subscribe", "subscribepattern", "assign")  # as Spark's options are: of any case
+_CLIENT_PREFIX = "kafka."
 
 
 def read_topics(
     spark: SparkSession, topics: Sequence[str], bootstrap_servers: str, options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """All records that stand in the topics when the data frame is used, in Kafka's columns with ``headers``.
+    """Return all records that are in the topics when the data frame is used, in Kafka's columns with ``headers``.
 
-    What an aborted transaction left is no record. ``options`` are Spark's own (``kafka.security.protocol``, ...) and
-    win over the defaults. Kafka is asked for the topics at once, for where they begin and end, and again when the data
-    frame is used.
+    Records of aborted transactions are left out. ``options`` are those of Spark's Kafka source
+    (``kafka.security.protocol``, ...) and win over the defaults. Kafka is asked at once where the topics begin and end,
+    and again when the data frame is used.
 
     Raises:
-        ConfigError: no topic is named, or no server; a topic is not there, Kafka is not reached, or Spark lacks its
-            connector for it.
+        ConfigError: no topic or server is named, a topic does not exist, Kafka cannot be reached, or Spark lacks its
+            Kafka connector.
 
     """
-    if isinstance(spark, type) or not hasattr(spark, "readStream"):  # Connect's is another class
-        raise ConfigError(f"spark must be a Spark session: {shown('spark', spark)}")
-    told = source_options(topics, bootstrap_servers, options)
+    source = source_options(topics, bootstrap_servers, options)
     with clear_errors(topics=list(topics)):
-        df = spark.read.format("kafka").options(**told).load()
-        if not is_remote():  # over Spark Connect nothing looks without reading
-            df.rdd.getNumPartitions()  # plans it: else whoever uses the data frame would get Java's stack trace
+        df = spark.read.format("kafka").options(**source).load()
+        if not is_remote():  # Spark Connect has no way to plan without reading
+            df.rdd.getNumPartitions()  # plans it, so that an error shows here, and not as a Java stack at its first use
     return df
 
 
 def source_options(
     topics: Sequence[str], bootstrap_servers: str, options: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """What Spark's Kafka source is told, for a batch and for a stream alike.
+    """Return the options of Spark's Kafka source, for a batch and for a stream alike.
 
     Raises:
-        ConfigError: no topic is named, or no server, or an option cannot be one.
+        ConfigError: no topic or server is named, or an option cannot be used here.
 
     """
-    if not _is_list(topics):
+    if isinstance(topics, str) or not topics or not all(topics):
         raise ConfigError(f"name the topics, as a list of at least one: {topics=}")
-    if not _is_text(bootstrap_servers):
+    if not bootstrap_servers:
         raise ConfigError(f"name Kafka's servers as host:port,host:port: {bootstrap_servers=}")
+    try:
+        for name in topics:
+            check_topic(name)
+    except EncodeError as error:
+        raise ConfigError(f"name each topic by itself: {error}") from None
+    for name in options or {}:
+        if name.lower() in ("subscribe", "subscribepattern", "assign", "includeheaders"):
+            raise ConfigError(f"the topics are named apart, and the headers are always read: leave out option={name}")
     return {
         "kafka.bootstrap.servers": bootstrap_servers,
-        "subscribe": ",".join(checked_topic("name each topic by itself", name) for name in topics),
+        "subscribe": ",".join(topics),
         "startingOffsets": "earliest",
         "includeHeaders": "true",
         "kafka.isolation.level": "read_committed",
-        **_checked(options),
+        **(options or {}),
     }
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those that Spark hands on to Kafka's client; the others say where to begin, and how much to read."""
-    return {name: value for name, value in options.items() if name.lower().startswith(CLIENT_PREFIX)}
+    """Return the options that Spark passes to Kafka's client; the others say where to begin, and how much to read."""
+    return {name: value for name, value in options.items() if name.lower().startswith(_CLIENT_PREFIX)}
 
 
-def topics_in(told: Mapping[str, str]) -> list[str]:
-    """Those that Spark is told to read, of `source_options`."""
-    return told["subscribe"].split(",")
+def topics_in(source: Mapping[str, str]) -> list[str]:
+    """Return the topics in what `source_options` gave."""
+    return source["subscribe"].split(",")
 
 
-def loss_is_accepted(told: Mapping[str, str]) -> bool:
-    """Whether Spark is told to go on where records are gone; its options are of any case."""
-    return any(name.lower() == "failondataloss" and value.lower() == "false" for name, value in told.items())
-
-
-def checked_topic(sentence: str, name: str) -> str:
-    """The name; ``sentence`` is what to do about one that is none.
-
-    Raises:
-        ConfigError: no topic can be called so.
-
-    """
-    try:
-        return check_topic(name)
-    except EncodeError as error:
-        raise ConfigError(f"{sentence}: {error}") from None
-
-
-def _is_list(topics: object) -> bool:
-    return isinstance(topics, Sequence) and not isinstance(topics, str | bytes) and bool(topics) and all(topics)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _checked(options: object) -> dict[str, str]:
-    if options is None:
-        return {}
-    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-        raise ConfigError(f"options map names of Spark's options to their values: {shown('options', options)}")
-    for name, value in options.items():
-        if not isinstance(value, str | int | float):
-            raise ConfigError(f"an option of Spark is a text, a number or True or False: option={name} {value=!r:.100}")
-        if name.lower() in _NAMED_APART:
-            raise ConfigError(f"the topics are named apart: leave this option out option={name}")
-        if name.lower() == "includeheaders" and str(value).lower() != "true":
-            raise ConfigError(f"the record ids are in the headers: leave this option out option={name}")
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+def loss_is_accepted(source: Mapping[str, str]) -> bool:
+    """Whether Spark goes on where records are gone; case does not matter in its options."""
+    return any(name.lower() == "failondataloss" and str(value).lower() == "false" for name, value in source.items())

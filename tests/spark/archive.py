@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Observation, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
 
 from tests.spark.settings import DRIVER_JAVA, QUICK, archive
 from tests.spark.started import ended, started

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
 
-from aiorecover.spark.stores import Delta, Iceberg, Parquet, Store
+from aiorecover.spark.stores import KINDS, Store
 from tests.spark.buckets import stored
 
 __all__ = ["KINDS", "Lake", "lake"]
 
-KINDS = {"parquet": Parquet, "delta": Delta, "iceberg": Iceberg}
 _ID = "if(sequence is null, null, concat_ws('/', producer_id, epoch, sequence))"
 
 

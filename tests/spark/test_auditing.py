@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
 
 from aiorecover.errors import ConfigError
 from aiorecover.record_id import EPOCH_MAX, SEQUENCE_MAX
@@ -99,8 +99,8 @@ def ranges(found: DataFrame) -> dict[tuple[str, int], list[tuple[int, int]]]:
     return by_epoch
 
 
-def collected(records: DataFrame, *, order: bool = True) -> Found:
-    with audit(records, known_last=KNOWN, order=order) as found:
+def collected(records: DataFrame) -> Found:
+    with audit(records, known_last=KNOWN) as found:
         repeated = {
             (row["producer_id"], row["epoch"]): row["repeated"]
             for row in found.repeated.groupBy("producer_id", "epoch").agg(F.sum("repeated").alias("repeated")).collect()
@@ -158,25 +158,18 @@ def test_the_faults_are_really_in_the_records(found: Found) -> None:
     assert [found.epochs[OLD_EPOCH, epoch].out_of_order for epoch in (1, 2, 5)] == [1, 0, 0]
 
 
-def test_from_the_first_on_a_head_is_not_missing_and_a_known_last_may_be_a_data_frame(
+def test_from_the_first_on_a_head_is_not_missing_a_last_may_be_a_data_frame_and_the_order_may_be_left_out(
     spark: SparkSession, records: DataFrame
 ) -> None:
     columns = {"producer_id": [GONE, GONE, HEADLESS], "epoch": [4, 4, 1], "last": [2, 3, 121]}
     known = frame(spark, pa.table(columns))
     few = records.where("partition = 0 and topic = 'plain'")
     with audit(few, known_last=known, from_first=True, order=False) as found:
-        missing = ranges(found.missing)
+        missing, (totals,) = ranges(found.missing), found.totals.collect()
+        assert found.out_of_order.isEmpty()
+        assert ranges(found.repeated)[TWICE, 1] == [(7, 7), (BUCKET - 1, BUCKET + 2)]
     assert (missing[HEADLESS, 1], missing[GONE, 4]) == ([(120, 121)], [(1, 3)])
-
-
-def test_where_the_order_is_not_asked_for_it_is_unknown_and_all_else_is_found_the_same(
-    records: DataFrame, found: Found
-) -> None:
-    unsorted = collected(records, order=False)
-    assert unsorted.epochs == {
-        key: one._replace(out_of_order=None if one.found else 0, behind=[]) for key, one in found.epochs.items()
-    }
-    assert unsorted.totals == found.totals | {"out_of_order": None}
+    assert totals["out_of_order"] is None, "without the order it is not known"
 
 
 def test_a_table_is_audited_by_its_path_and_by_its_name_and_without_places_its_order_is_unknown(
@@ -200,8 +193,6 @@ def test_what_cannot_be_audited_is_one_sentence(records: DataFrame) -> None:
     refused: list[tuple[str, Callable[[], object]]] = [
         (r"absent=\['epoch', 'last'\]", lambda: audit(records, known_last=records.selectExpr("'x' as producer_id"))),
         ("includeHeaders", lambda: audit(records.drop("headers"))),
-        ("13 characters", lambda: audit(records, known_last={("p", 1): 1})),
-        ("hand over what read_topics", lambda: audit(5)),  # type: ignore[arg-type]
     ]
     for said, call in refused:
         with pytest.raises(ConfigError, match=said):

@@ -151,7 +151,32 @@ def test_the_connector_is_fetched_unless_it_is_brought_and_a_line_says_where_it_
     assert line.endswith(f" missing={CONNECTOR} unreachable=127.0.0.1:1 packages={CONNECTOR}")
 
 
-def test_what_spark_says_in_many_lines_is_one_sentence() -> None:
-    with pytest.raises(ConfigError, match="there is no such database") as raised, clear_errors():
-        raise PySparkException("An error occurred\n[SCHEMA_NOT_FOUND] The schema `x` cannot be found\n\tat org.apache")
+# Each was met from the command line; a line of what Spark 4.1 said then.
+FAILURES = {
+    "Failed to find data source: kafka. Please deploy": "Spark's Kafka connector is missing: add --conf ",
+    ": java.lang.NoClassDefFoundError: org/apache/kafka/common/serialization/X": "a jar is missing that another one",
+    "ConfigException: No resolvable bootstrap urls given in bootstrap.servers": "Kafka cannot be reached",
+    "SaslAuthenticationException: Authentication failed: Invalid username": "Kafka refuses user or password",
+    "TopicAuthorizationException: Topic authorization failed.": "Kafka does not let this user read the topic",
+    "[TABLE_OR_VIEW_NOT_FOUND] The table or view `delta`.`/d/t` cannot be found": "Delta is not set up",
+    "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure": "Delta is not set up",
+    "[UNABLE_TO_INFER_SCHEMA] Unable to infer schema for Parquet.": "there is no such table: check the path",
+    "[SCHEMA_NOT_FOUND] The schema `spark_catalog`.`nodb` cannot be found.": "there is no such database",
+    "[REQUIRES_SINGLE_PART_NAMESPACE] spark_catalog requires a single-part": "the catalogue of the table is not known",
+    "SparkException: Cannot find catalog plugin class for catalog 'lake'": "the catalogue's jar is missing",
+    "[INVALID_IDENTIFIER] The unquoted identifier my-db is invalid": "this is no name of a table: quote its parts",
+    "FileNotFoundException: File file:/t/_batch-0-16715/_temporary/0 does not exist": "another landing works with this",
+    ": java.lang.NoSuchMethodError: org.apache.spark.sql.SQLContext.conf()": "a jar was made for another Spark",
+    "ParentNotDirectoryException: Parent path is not a directory: /file": "a path leads through a file",
+    'UnsupportedFileSystemException: No FileSystem for scheme "foo"': "Hadoop knows no file system of this scheme",
+}
+
+
+@pytest.mark.parametrize("text", FAILURES)
+def test_a_known_failure_is_one_sentence_and_any_other_stays_as_it_is(text: str) -> None:
+    with pytest.raises(ConfigError) as raised, clear_errors():
+        raise PySparkException(f"An error occurred\n{text}\n\tat org.apache")
+    assert str(raised.value).startswith(FAILURES[text])
     assert len(str(raised.value).splitlines()) == 1
+    with pytest.raises(PySparkException, match="overflow"), clear_errors():
+        raise PySparkException("An error occurred\nlong overflow")

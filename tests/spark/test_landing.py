@@ -224,7 +224,7 @@ def test_what_cannot_be_is_said_before_anything_is_made(spark: SparkSession, tmp
     refused("at least 1", max_offsets_per_trigger=0)
     refused("name the topics", topics="x")
     refused("name a checkpoint", checkpoint="/")
-    refused("must be a path", target="")
+    refused("name a target", target="")
     refused("name a directory of its own for the checkpoint", checkpoint=f"{target}__ids")
     refused("Hadoop knows no file system of this scheme", target="s3a://bucket/t")
     away = "ftp://127.0.0.1/t"

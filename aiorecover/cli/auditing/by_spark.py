@@ -10,8 +10,8 @@ from aiorecover.cli.endings import StoppedError
 from aiorecover.cli.options import pairs
 from aiorecover.cli.spark_work import with_spark
 from aiorecover.errors import ConfigError
-from aiorecover.spark.ends import convertible, ends_of, held_ids, held_offsets
-from aiorecover.spark.gone import RecordsGoneError
+from aiorecover.spark.admin import convertible, ends_of, held_ids, held_offsets
+from aiorecover.spark.failures import RecordsGoneError
 from aiorecover.spark.manifests import BEHIND, NOT_IN_TABLE, VERDICTS, of_table
 from aiorecover.spark.over_time import check_timestamps
 from aiorecover.spark.session import start_session
@@ -66,7 +66,7 @@ def run_spark(options: Options, known_last: dict[tuple[str, int], int]) -> dict[
     except StoppedError as stopped:
         raise StoppedError(stopped.number, _STOPPED) from None
     except RecordsGoneError as error:
-        raise ConfigError(f"{_DELETED_MEANWHILE} {error.gone.where}") from error
+        raise ConfigError(f"{_DELETED_MEANWHILE} {error.where}") from error
 
 
 def _convertible(spark: SparkSession, options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:
