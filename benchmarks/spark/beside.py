@@ -12,7 +12,7 @@ CORES = 2
 NAME = "aiorecover benchmarks"
 
 Seconds = dict[str, float]
-"""Seconds of a round by contender: ``plain`` (Spark's own) and ``ours``."""
+"""The seconds of a round, by contender; ``plain`` is Spark's own."""
 
 
 def turns(contenders: Mapping[str, Callable[[int], Callable[[], object]]], rounds: int) -> list[Seconds]:
@@ -34,13 +34,13 @@ def turns(contenders: Mapping[str, Callable[[int], Callable[[], object]]], round
 
 
 def table(title: str, names: Mapping[str, str], measured: list[Seconds], rows: int, note: str) -> Table:
-    """``names``: of the two contenders, for people; ``rows``: that each of them went through."""
-    ratio = Spread(tuple(one["ours"] / one["plain"] for one in measured))
+    """``names``: of the contenders, for people; ``rows``: that each of them went through."""
+    ratios = {key: Spread(tuple(one[key] / one["plain"] for one in measured)) for key in names}
     return Table(
         title=title,
         columns=["", "us a row", "times Spark's own"],
         rows=[
-            [name, spread(measured, key, 1e6 / rows).text(".2f"), "1" if key == "plain" else ratio.text(".2f")]
+            [name, spread(measured, key, 1e6 / rows).text(".2f"), "1" if key == "plain" else ratios[key].text(".2f")]
             for key, name in names.items()
         ],
         notes=[f"medians over {len(measured)} rounds in turns (least to greatest)", note],
