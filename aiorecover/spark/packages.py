@@ -30,8 +30,9 @@ if tuple(map(int, SPARK.split(".")[:2])) < (3, 5):  # which brought the function
 _SCALA = "2.12" if SPARK == "3.5" else "2.13"
 _DELTA = {
     "3.5": "io.delta:delta-spark_2.12:3.3.2",
-    "4.0": "io.delta:delta-spark_2.13:4.0.0",
-    "4.1": "io.delta:delta-spark_4.1_2.13:4.1.0",
+    "4.0": "io.delta:delta-spark_4.0_2.13:4.4.0",
+    "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
+    "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
 }
 _ICEBERG = {
     "3.5": "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.11.0",

@@ -40,6 +40,8 @@ def _settings(directory: Path) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Fifty of the default for each read of a small table.
         "spark.databricks.delta.snapshotPartitions": "2",
+        # Ten by default, more commits than most tests make: a Delta for another Spark fails once it reads one of these.
+        "spark.databricks.delta.properties.defaults.checkpointInterval": "2",
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
