@@ -128,11 +128,11 @@ def _land(lander: Lander, outcome: Outcome, chance: random.Random, kills: int) -
         before, target = time.monotonic(), lander.begun() + 1
         with lander.start(available_now=True) as driver:
             if again:
-                driver.rest(chance.uniform(0.0, start_s))
+                driver.until_begun(target, at_most_s=chance.uniform(0.0, start_s))
             else:
                 driver.until_begun(target)
                 start_s = time.monotonic() - before
-            driver.rest(chance.uniform(0.0, lander.batch_s()))
+                driver.rest(chance.uniform(0.0, lander.batch_s()))
             outcome.hits += driver.kill()
         outcome.kills += 1
         again = chance.random() < _AGAIN

@@ -5,6 +5,7 @@ also has one in `commits`.
 """
 
 import contextlib
+import math
 import os
 import random
 import signal
@@ -127,9 +128,10 @@ class Driver:
                 raise self._failure("was to go on working")
             time.sleep(_LOOK_S)
 
-    def until_begun(self, batch: int) -> None:
-        """Let it work until this batch, or a later one, is begun."""
-        self.until(lambda: self._lander.begun() >= batch)
+    def until_begun(self, batch: int, *, at_most_s: float = math.inf) -> None:
+        """Let it work until this batch, or a later one, is begun, or for so long."""
+        over = time.monotonic() + at_most_s
+        self.until(lambda: self._lander.begun() >= batch or time.monotonic() >= over)
 
     def rest(self, seconds: float) -> None:
         """Let it work for so long, or until it ends by itself."""
