@@ -12,6 +12,7 @@ import uvloop
 
 from aiorecover.cli.auditing import command as auditing
 from aiorecover.cli.auditing import show as audit_show
+from aiorecover.cli.auditing.asked import Options as AuditOptions
 from aiorecover.cli.auditing.sentences import is_whole
 from aiorecover.cli.broker_commands import add_to as add_broker_commands
 from aiorecover.cli.demo import command as demo_command
@@ -176,7 +177,7 @@ def audit(
     mending, or Spark failed; or the result is printed, and the page of --html could not be written. 130 or 143:
     stopped, by Ctrl-C or SIGTERM.
     """
-    options = auditing.Options(
+    options = AuditOptions(
         engine=engine,
         bootstrap_servers=bootstrap_servers,
         topics=topic or [],

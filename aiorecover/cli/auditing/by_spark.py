@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from aiorecover.cli.auditing.command import Options
+    from aiorecover.cli.auditing.asked import Options
     from aiorecover.spark import Manifests
 
 __all__ = ["run_spark"]

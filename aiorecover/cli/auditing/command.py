@@ -1,12 +1,8 @@
-"""The options of ``aiorecover audit``, and the engine that answers."""
+"""The engine that answers ``aiorecover audit``."""
 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import uvloop
@@ -20,55 +16,17 @@ from aiorecover.extras import extra
 from aiorecover.record_id import parse_record_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.status import Status
 
-__all__ = ["ENGINES", "Options", "draw", "run"]
+    from aiorecover.cli.auditing.asked import Options
+
+__all__ = ["ENGINES", "draw", "run"]
 
 ENGINES = "local", "spark"
 
 _KINDS = "missing", "repeated", "out_of_order", "conflicts"
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of the command line."""
-
-    engine: str | None
-    bootstrap_servers: str | None
-    topics: Sequence[str]
-    table: str | None
-    format: str | None
-    last: Sequence[str]
-    manifests: str | None
-    from_first: bool
-    order: bool
-    limit: int
-    html: pathlib.Path | None
-    master: str | None
-    verbose: bool
-    settings: Sequence[str]
-    kafka_options: Sequence[str]
-
-    @property
-    def for_spark(self) -> list[str]:
-        """The names of the given options that only Spark can serve."""
-        asked = {"--table": self.table, "--format": self.format, "--master": self.master}
-        return [name for name, value in (asked | {"--conf": self.settings}).items() if value]
-
-    def shown(self) -> dict[str, str]:
-        """What was asked, for people, and the time; without Kafka's options, one of which may be a password."""
-        asked = {
-            "topics": ", ".join(self.topics),
-            "table": self.table,
-            "Kafka": self.bootstrap_servers,
-            "manifests": self.manifests,
-            "last ids": ", ".join(self.last),
-            "options": ", ".join(filter(None, ["--from-first" * self.from_first, "--no-order" * (not self.order)])),
-            "made": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC by aiorecover {version('aiorecover')}",
-        }
-        return {name: value for name, value in asked.items() if value}
 
 
 def run(options: Options) -> dict[str, Any]:

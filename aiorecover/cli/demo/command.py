@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -27,7 +27,7 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from aiorecover.cli.demo.child import Task
 from aiorecover.cli.demo.publisher import DemoError, Publisher, Stage, log_tail
-from aiorecover.cli.demo.verdict import Verdict, judge, present_ends, read_back
+from aiorecover.cli.demo.verdict import Outcome, judge, present_ends, read_back
 from aiorecover.config import Config
 from aiorecover.errors import ConfigError, EncodeError
 from aiorecover.serialization import check_topic
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from aiorecover.cli.demo.view import View
 
-__all__ = ["DemoError", "Options", "Outcome", "run"]
+__all__ = ["DemoError", "Options", "run"]
 
 PARTITIONS = 6
 REPLICAS = 3
@@ -63,24 +63,6 @@ class Options:
     wal_dir: pathlib.Path | None
     seed: int
     exactly_once: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The verdict, and what is worth knowing beside it."""
-
-    verdict: Verdict
-    embedded: bool
-    topic: str
-    seconds: float
-    kills: int
-    recovered: int
-    kept: str | None = None
-    exactly_once: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        """Everything as plain data."""
-        return {**asdict(self), "verdict": self.verdict.as_json()}
 
 
 async def run(options: Options, view: View) -> Outcome:

@@ -20,7 +20,7 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
-__all__ = ["Ordinal", "Seen", "Verdict", "judge", "present_ends", "read_back"]
+__all__ = ["Ordinal", "Outcome", "Seen", "Verdict", "judge", "present_ends", "read_back"]
 
 ID_HEADER = "aiorecover-id"
 EXAMPLES = 5
@@ -75,6 +75,24 @@ class Verdict:
     def as_json(self) -> dict[str, Any]:
         """The counts and the judgement as plain data."""
         return {**asdict(self), "good": self.good}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The verdict, and what is worth knowing beside it."""
+
+    verdict: Verdict
+    embedded: bool
+    topic: str
+    seconds: float
+    kills: int
+    recovered: int
+    kept: str | None = None
+    exactly_once: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return {**asdict(self), "verdict": self.verdict.as_json()}
 
 
 def judge(accepted: Mapping[str, Ordinal], seen: Iterable[Seen], *, recognises_repeats: bool = False) -> Verdict:

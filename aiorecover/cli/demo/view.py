@@ -10,7 +10,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorecover.cli.demo.command import Outcome
+    from aiorecover.cli.demo.verdict import Outcome
     from aiorecover.cli.endings import Output
 
 __all__ = ["View", "show_verdict"]
