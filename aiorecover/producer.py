@@ -30,6 +30,7 @@ from aiorecover.errors import (
     WalFullError,
     WalIOError,
 )
+from aiorecover.inbox import Inbox
 from aiorecover.kafka.lanes import LaneState
 from aiorecover.receipt import DeliveryReport, Receipt
 from aiorecover.runtime import Runtime, let_go
@@ -111,6 +112,7 @@ class RecoverableProducer:
             raise self._closed_error()
         self._life = "starting"
         self._loop = asyncio.get_running_loop()
+        self._inbox = Inbox(self._loop, self.publish_nowait)
         _STARTED.add(self)
         self._opening = self._loop.create_task(Runtime.open(self._config), name="aiorecover-open")
         try:
@@ -294,19 +296,7 @@ class RecoverableProducer:
         self._refuse_without_loop()
         if self._always or self._config.on_full == "wait":
             return asyncio.run_coroutine_threadsafe(self.publish(topic, value, **fields), self._loop)
-        future: concurrent.futures.Future[Receipt] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(self._publish_for_thread, future, topic, value, fields)
-        return future
-
-    def _publish_for_thread(
-        self, future: "concurrent.futures.Future[Receipt]", topic: str, value: object, fields: Fields
-    ) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(self.publish_nowait(topic, value, **fields))
-        except Exception as error:  # noqa: BLE001 - the caller's, in its own thread
-            future.set_exception(error)
+        return self._inbox.put(topic, value, fields)
 
     async def _give_turn(self, now: int) -> None:
         """Look at the state, and let the rest of the loop run where it has not since the last look."""

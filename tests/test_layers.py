@@ -21,7 +21,7 @@ LAYERS = [
     [f"aiorecover.{edge}" for edge in ("__main__", "audit", "cli", "testing", "spark", "integrations", "sync")],
     ["aiorecover"],  # the public names
     ["aiorecover.producer"],
-    ["aiorecover.dead_letters"],
+    ["aiorecover.dead_letters", "aiorecover.inbox"],
     ["aiorecover.runtime"],
     ["aiorecover.acceptor", "aiorecover.adoption", "aiorecover.manifests"],
     ["aiorecover.reporting"],

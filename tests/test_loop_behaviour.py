@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -23,7 +24,6 @@ pytestmark = pytest.mark.timeout(120)
 
 TOPIC = "loop"
 COUNT = 500  # records from each
-BURST = 20  # of a thread, unanswered: some 280 wake-ups at once make asyncio miss signals
 WITHIN_MS = 60_000
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -104,10 +104,8 @@ async def from_signals(producer: RecoverableProducer) -> None:
 
 
 def from_a_thread(producer: RecoverableProducer, name: str) -> None:
-    for first in range(0, COUNT, BURST):
-        numbers = range(first, first + BURST)
-        for accepted in [producer.publish_threadsafe(TOPIC, b"%d" % number, key=name) for number in numbers]:
-            accepted.result(60)
+    for accepted in [producer.publish_threadsafe(TOPIC, b"%d" % number, key=name) for number in range(COUNT)]:
+        accepted.result(60)
 
 
 def test_tasks_callbacks_signals_and_threads_publish_at_once_each_in_its_order(
@@ -127,6 +125,24 @@ def test_tasks_callbacks_signals_and_threads_publish_at_once_each_in_its_order(
         for name in (*(load.__name__ for load in loads), *threads):
             values = [record.value for record in found if record.key == name.encode()]
             assert values == [b"%d" % number for number in range(COUNT)], name
+
+    run(main())
+
+
+def test_a_signal_behind_a_burst_from_a_thread_has_its_handler_called(run: Run, started: Started) -> None:
+    async def main() -> None:
+        loop, handled = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_signal_handler(signal.SIGTERM, handled.set)
+        async with started() as producer:
+            burst = threading.Thread(target=lambda: [producer.publish_threadsafe(TOPIC, b"") for _ in range(COUNT)])
+            burst.start()
+            burst.join()  # the loop has come to none of them
+            os.kill(os.getpid(), signal.SIGTERM)
+            async with asyncio.timeout(10):
+                await handled.wait()
+            await producer.flush(WITHIN_MS)
+            assert producer.statistics().accepted == COUNT
+        loop.remove_signal_handler(signal.SIGTERM)
 
     run(main())
 
