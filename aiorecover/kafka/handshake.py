@@ -101,15 +101,22 @@ class Names:
 
         Raises:
             OSError: the name is not known.
+            RuntimeError: there is no thread for it.
 
         """
-        answer = self._asked.get((host, port))
-        if answer is None:
-            answer = self._asked[host, port] = Future()
-            answer.set_running_or_notify_cancel()  # so that a caller who gives up leaves it to the next one
-            thread = threading.Thread(target=self._ask, args=(host, port, answer), name="aiorecover-names", daemon=True)
-            thread.start()
+        answer = self._asked.get((host, port)) or self._begin(host, port)
         await asyncio.wrap_future(answer)
+
+    def _begin(self, host: str, port: int) -> "Future[object]":
+        answer = self._asked[host, port] = Future()
+        answer.set_running_or_notify_cancel()  # so that a caller who gives up leaves it to the next one
+        thread = threading.Thread(target=self._ask, args=(host, port, answer), name="aiorecover-names", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            del self._asked[host, port]  # the next attempt begins anew
+            raise
+        return answer
 
     def _ask(self, host: str, port: int, answer: "Future[object]") -> None:
         try:

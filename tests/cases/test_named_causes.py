@@ -166,6 +166,19 @@ async def test_a_name_server_that_does_not_answer_is_named_and_takes_no_thread_o
         answers.set()
 
 
+async def test_a_look_up_that_got_no_thread_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    names = handshake.Names()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            await names.look_up("localhost", 9092)
+    async with asyncio.timeout(SOON_S):
+        await names.look_up("localhost", 9092)
+
+
 async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read(1)
     writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
