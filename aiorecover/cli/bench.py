@@ -6,6 +6,7 @@ One publisher each, the same records, acks=all, idempotence. Only aiorecover's r
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -33,7 +34,7 @@ QUEUE_FULL_S: Final = 0.005
 async def measure(
     options: Mapping[str, Any], topic: str, records: int, size: int, wal_dir: pathlib.Path
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield the figures of each producer; ``options``: a producer's, as aiokafka names them, with bootstrap_servers.
+    """Yield the figures of each producer; ``options``: those of `RecoverableProducer`, with bootstrap_servers.
 
     Raises:
         KafkaError, RecoverError: Kafka is not reached, or refuses, or takes no record within 20 s.
@@ -42,10 +43,12 @@ async def measure(
     value = bytes(size)
     tuning: dict[str, Any] = {"linger_ms": LINGER_MS, "max_batch_size": BATCH_BYTES}
     async with RecoverableProducer(wal_dir, **{**options, **tuning, "stop_timeout_ms": 0}) as ours:
-        await ours.publish(topic, value)
+        await ours.publish(topic, value, key=KEYS[0])
         await ours.flush(REACHED_MS)  # what is timed waits without a limit
         yield await _timed("aiorecover", _awaited(ours.publish, topic, value), ours.flush, records)
-    async with AIOKafkaProducer(**options, **tuning, acks="all", enable_idempotence=True) as theirs:
+    known = inspect.signature(AIOKafkaProducer).parameters
+    shared = {name: value for name, value in options.items() if name in known}
+    async with AIOKafkaProducer(**{**shared, **tuning, "acks": "all", "enable_idempotence": True}) as theirs:
         yield await _timed("aiokafka", _awaited(theirs.send, topic, value), theirs.flush, records)
     if importlib.util.find_spec("confluent_kafka") is None:
         yield {"producer": "confluent-kafka", "skipped": "not installed"}

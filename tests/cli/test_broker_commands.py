@@ -136,7 +136,8 @@ def test_all_producers_deliver_and_are_measured(tmp_path: Path) -> None:
         words = ("bench", "--topic", "orders", "--records", 500, "--bootstrap-servers", cluster.bootstrap_servers)
         table = run(*words, "--wal-dir", tmp_path)
         assert table.exit_code == 0
-        found = json.loads(run(*words, "--json").stdout)
+        ours_alone = ("--option", "wal_max_bytes=8388608", "--option", "linger_ms=20")
+        found = json.loads(run(*words, *ours_alone, "--json").stdout)
         assert len(read_topic(cluster.bootstrap_servers, "orders")) == 2 * (
             3 * 2500 + 1
         )  # a first one sees that Kafka takes it
