@@ -19,7 +19,7 @@ from aiorecover.errors import ConfigError, RecoverError, WalFormatError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["FAILED", "Commands", "EndedError", "Output", "StoppedError", "print_json", "reported"]
+__all__ = ["FAILED", "Commands", "EndedError", "Output", "ReaderGoneError", "StoppedError", "print_json", "reported"]
 
 FAILED = 1
 USAGE = 2
@@ -44,6 +44,13 @@ class StoppedError(EndedError):
         self.number = number
 
 
+class ReaderGoneError(EndedError):
+    """The reader of what is printed for people has gone; not a `BrokenPipeError`, which Kafka and Java cause, too."""
+
+    def __init__(self) -> None:
+        super().__init__("the reader of the output has gone", _BY_SIGNAL + signal.SIGPIPE)
+
+
 class Commands(TyperGroup):
     """Runs a command, and ends it with one sentence and no traceback where its user can mend what is wrong.
 
@@ -58,7 +65,7 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
             finally:
                 sys.stdout.flush()
-        except BrokenPipeError:
+        except (BrokenPipeError, ReaderGoneError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
             raise typer.Exit(_BY_SIGNAL + signal.SIGPIPE) from None
         except KeyboardInterrupt:
@@ -90,7 +97,7 @@ class Output(Console):
 
     def on_broken_pipe(self) -> NoReturn:
         """Leave it to `Commands`: rich would end the process with status 1."""
-        raise BrokenPipeError
+        raise ReaderGoneError
 
 
 def print_json(found: Any) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,10 +31,13 @@ if TYPE_CHECKING:
 LIMIT_S = 60
 
 
-def run_cli(*arguments: str, directory: pathlib.Path) -> subprocess.CompletedProcess[str]:
+def run_cli(
+    *arguments: str, directory: pathlib.Path, stdout: int = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "aiorecover", *arguments],
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=LIMIT_S,
         check=False,
@@ -54,6 +59,15 @@ def test_the_demo_loses_nothing_and_says_so(tmp_path: pathlib.Path) -> None:
     for event in ("broker DOWN", "broker UP", "SIGKILL in mid-stream", "SIGKILL without a broker"):
         assert event in done.stdout
     assert list(tmp_path.iterdir()) == [], "a good run leaves nothing behind"
+
+
+def test_a_demo_whose_reader_has_gone_ends_without_a_word_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    gone, pipe = os.pipe()
+    os.close(gone)
+    done = run_cli("demo", directory=tmp_path, stdout=pipe)
+    os.close(pipe)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.timeout(120)

@@ -28,6 +28,7 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from aiorecover.cli.demo.child import Task
 from aiorecover.cli.demo.publisher import DemoError, Publisher, Stage, log_tail
 from aiorecover.cli.demo.verdict import Outcome, judge, present_ends, read_back
+from aiorecover.cli.endings import ReaderGoneError
 from aiorecover.config import Config
 from aiorecover.errors import ConfigError, EncodeError
 from aiorecover.serialization import check_topic
@@ -98,7 +99,7 @@ async def run(options: Options, view: View) -> Outcome:
     except (KafkaError, OSError, RuntimeError) as error:
         what = str(error) if isinstance(error, KafkaError) else f"{type(error).__name__}: {error}"
         raise DemoError(f"the demonstration broke down: {what}; {log_tail(log)}") from error
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, ReaderGoneError):
         shutil.rmtree(directory, ignore_errors=True)
         raise
     verdict = judge(stage.accepted, seen, recognises_repeats=broker is None)
