@@ -3,7 +3,9 @@
 It needs the extra ``cli``, the demo also ``demo``, ``audit`` of tables and ``land`` also ``spark``.
 """
 
+import os
 import sys
+from pathlib import Path
 
 from aiorecover.extras import NotInstalledError, extra
 
@@ -25,4 +27,6 @@ def main() -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
+    if sys.stdout is None:  # started with >&-: only the exit status is wanted
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - while the process lives
     app()

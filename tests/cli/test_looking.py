@@ -136,6 +136,14 @@ def test_a_reader_that_has_gone_ends_a_command_without_a_word(words: str, tmp_pa
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_closed_output_leaves_the_exit_status(more: list[str], tmp_path: Path) -> None:
+    asyncio.run(leave(tmp_path, 10))
+    command = [sys.executable, "-m", "aiorecover", "status", str(tmp_path), *more]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_an_export_has_each_record_and_leaves_it_where_it_is(tmp_path: Path) -> None:
     asyncio.run(leave(tmp_path / "wal", 50))
     assert run("export", tmp_path / "wal", "--output", tmp_path / "records.jsonl").exit_code == 0
