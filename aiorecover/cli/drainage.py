@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiorecover import RecoverableProducer
 from aiorecover.cli.inspection import instances_at
 from aiorecover.errors import DeliveryError, WalError, WalLockedError
-from aiorecover.ring.directory import Directory
+from aiorecover.ring.directory import Directory, noted
 from aiorecover.ring.inspect import look
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ async def _drain(
 
 def _waits(path: pathlib.Path) -> str:
     """Return what holds up a directory of ours, as its producer noted it within the last second; empty: nothing."""
-    noted = next((one.noted for one in instances_at(path)), None)
-    return noted.troubles[0] if noted is not None and noted.troubles else ""
+    ours = noted(path)
+    return ours.troubles[0] if ours is not None and ours.troubles else ""
 
 
 def drained(outcomes: Sequence[dict[str, Any]]) -> bool:

@@ -250,7 +250,7 @@ def instances(wal_dir: Path | str, *, files: Files | None = None) -> list[Instan
             status = files.status(path)
             if status is not None and stat.S_ISDIR(status.st_mode) and OURS.intersection(files.names(path)):
                 pid = _holder(files, path)
-                found.append(Instance(path, pid is not None, pid, None if pid is None else _noted(files, path)))
+                found.append(Instance(path, pid is not None, pid, None if pid is None else noted(path, files)))
     return found
 
 
@@ -383,8 +383,9 @@ def _holder(files: Files, path: Path) -> int | None:
     return None
 
 
-def _noted(files: Files, path: Path) -> Noted | None:
-    """Return the owner's note; None: there is none yet, or the owner writes it now."""
+def noted(path: Path, files: Files | None = None) -> Noted | None:
+    """Return the note of an instance's owner; None: there is none yet, or the owner writes it now."""
+    files = Files() if files is None else files
     line = (files.read_file(path / LOCK) or b"")[NOTE_AT:].partition(b"\n")[0]
     with suppress(msgspec.MsgspecError):
         return msgspec.json.decode(line, type=Noted)
