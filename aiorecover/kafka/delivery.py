@@ -420,9 +420,9 @@ class Delivery:
             if task.quiet_until > self.now():
                 yield f"throttled: a quota is used up, delivery goes on more slowly node={task.node}"
         if self.ring.recovering:
-            yield "what earlier starts left is being read, delivery begins after it"
+            yield "records of earlier starts are being read, delivery begins after that"
         if self.checker.reading:
-            yield "kafka is being read for what was sent before (recovery_check), its partition waits meanwhile"
+            yield "kafka is being read for records that were sent before (recovery_check), their partition waits"
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -16,12 +16,16 @@ from typing import Any
 import pytest
 from aiokafka.helpers import create_ssl_context
 
-from aiorecover import DeliveryPendingError, RecoverableProducer
+from aiorecover import DeliveryPendingError, RecoverableProducer, runtime
 from aiorecover.kafka import handshake
+from aiorecover.kafka.recovery_check import RecoveryCheck
+from aiorecover.ring.backlog import recover
+from aiorecover.ring.files import Files
+from aiorecover.testing import MockCluster
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.eventually import until
 from tests.support.oracle import read_topic
-from tests.support.published import WITHIN_MS
+from tests.support.published import NOWHERE, WITHIN_MS
 from tests.support.secured import SecuredKafka
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
@@ -82,6 +86,51 @@ async def test_a_name_that_collides_with_another_one_and_an_internal_topic_are_n
         pass
     async with waiting(tmp_path / "2", "__consumer_offsets", "or it is internal", caplog, **options):
         pass
+
+
+# -- reading after a start ---------------------------------------------------------------------------------------------
+
+
+async def test_a_start_that_reads_its_ring_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readable = threading.Event()
+
+    def slowly(*arguments: Any) -> Any:
+        readable.wait()
+        return recover(*arguments)
+
+    with MockCluster() as cluster:
+        await leave(tmp_path)
+        monkeypatch.setattr(runtime, "recover", slowly)
+        async with RecoverableProducer(tmp_path, bootstrap_servers=cluster.bootstrap_servers) as producer:
+            try:
+                with pytest.raises(DeliveryPendingError, match=r"earlier starts are being read.* pending=unknown$"):
+                    await producer.flush(1000)
+            finally:
+                readable.set()
+            await producer.flush(WITHIN_MS)
+
+
+async def test_a_start_that_reads_kafka_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readable, read = asyncio.Event(), RecoveryCheck._read
+
+    async def slowly(*arguments: Any) -> Any:
+        await readable.wait()
+        return await read(*arguments)
+
+    with MockCluster() as cluster:
+        await leave(tmp_path)
+        monkeypatch.setattr(Files, "boot_id", lambda _: b"another boot".hex())
+        monkeypatch.setattr(RecoveryCheck, "_read", slowly)
+        async with RecoverableProducer(tmp_path, bootstrap_servers=cluster.bootstrap_servers) as producer:
+            with pytest.raises(DeliveryPendingError, match=r"kafka is being read .* pending=1$"):
+                await producer.flush(2000)
+            readable.set()
+            await producer.flush(WITHIN_MS)
+
+
+async def leave(wal_dir: Path) -> None:
+    async with RecoverableProducer(wal_dir, bootstrap_servers=NOWHERE, stop_timeout_ms=0) as producer:
+        await producer.publish("topic", b"1", partition=0)
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------------
