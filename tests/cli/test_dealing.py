@@ -193,6 +193,16 @@ def test_letters_are_purged_without_kafka_but_not_without_yes(
     assert caplog.messages == []  # no warning of a Kafka that was not asked for
 
 
+def test_damage_that_a_purge_meets_is_named(
+    letters: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ring = tmp_path / "wal" / "0" / "ring"
+    ring.write_bytes(ring.read_bytes().replace(b"k\x06one", b"k\x06\xee\xee\xee"))
+    caplog.clear()
+    assert run("dead-letters", "purge", tmp_path / "wal", letters[1], "--yes").exit_code == 0
+    assert [message.split()[0] for message in caplog.messages] == ["batch_damaged"]
+
+
 @pytest.mark.parametrize("words", [("requeue",), ("requeue", "x/1/1", "--all"), ("purge", "x/1/1", "--yes")])
 def test_a_letter_that_is_not_there_or_not_named_is_one_line(
     words: tuple[str, ...], letters: list[str], tmp_path: Path
