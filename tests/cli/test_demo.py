@@ -106,6 +106,13 @@ def test_an_option_that_cannot_work_is_refused_before_anything_is_started(option
     assert done.stderr.count("\n") == 1
 
 
+def test_without_confluent_kafka_the_demo_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    done = CliRunner().invoke(app, ["demo"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == "confluent_kafka is not installed: pip install 'aiorecover[demo]'\n"
+
+
 def test_a_kafka_that_is_not_there_is_one_clear_error(tmp_path: pathlib.Path) -> None:
     done = run_cli("demo", "--bootstrap-servers", "127.0.0.1:1", directory=tmp_path)
     assert done.returncode == 1

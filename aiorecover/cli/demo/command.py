@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import logging
 import pathlib
 import random
@@ -31,6 +30,7 @@ from aiorecover.cli.demo.verdict import Outcome, judge, present_ends, read_back
 from aiorecover.cli.endings import ReaderGoneError
 from aiorecover.config import Config
 from aiorecover.errors import ConfigError, EncodeError
+from aiorecover.extras import extra
 from aiorecover.serialization import check_topic
 from aiorecover.testing.mock_cluster_process import MockClusterProcess
 
@@ -131,8 +131,8 @@ def _check(options: Options) -> None:
             "--exactly-once needs a Kafka of yours, --bootstrap-servers host:port: the embedded broker neither "
             "fences a producer nor keeps its position"
         )
-    if importlib.util.find_spec("confluent_kafka") is None:
-        raise ConfigError("the embedded broker is inside confluent-kafka: pip install 'aiorecover[demo]'")
+    with extra("demo"):
+        import confluent_kafka  # noqa: F401, PLC0415 - the embedded broker is inside
     if options.records > MOST_EMBEDDED_RECORDS:
         raise ConfigError(
             f"the embedded broker keeps no more than --records {MOST_EMBEDDED_RECORDS}: ask for fewer, or "
