@@ -161,6 +161,7 @@ class Link(AIOKafkaConnection):
         async with asyncio.timeout(limit_s) as self._limit:
             await names.look_up(self.host, self.port)
             self.named = True
+            self.wait_longer(limit_s)  # asyncio looks the name up once more
             await self.connect()  # type: ignore[no-untyped-call]
 
     def send(self, request: Any, expect_response: bool = True) -> Any:  # noqa: FBT001, FBT002 - aiokafka's

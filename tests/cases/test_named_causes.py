@@ -7,6 +7,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -213,6 +214,27 @@ async def test_a_name_server_that_does_not_answer_is_named_and_takes_no_thread_o
                 await asyncio.to_thread(int)
     finally:
         answers.set()
+
+
+async def test_a_name_server_that_takes_most_of_the_time_to_connect_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As 5 s are, where the first name server of two is dead."""
+    look_up = socket.getaddrinfo
+
+    def slowly(host: str, *arguments: Any, **options: Any) -> Any:
+        if host == "localhost":
+            time.sleep(0.7)
+        return look_up(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slowly)
+    monkeypatch.setattr(handshake, "FIRST_CONNECT_S", 0.3)
+    monkeypatch.setattr(handshake, "CONNECT_S", 1.0)
+    with MockCluster() as cluster:
+        servers = cluster.bootstrap_servers.replace("127.0.0.1", "localhost")
+        async with RecoverableProducer(tmp_path, bootstrap_servers=servers) as producer:
+            await producer.publish("topic", b"1")
+            await producer.flush(WITHIN_MS)
 
 
 async def test_a_look_up_that_got_no_thread_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
