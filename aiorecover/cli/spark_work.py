@@ -6,6 +6,7 @@ import contextlib
 import logging
 import subprocess
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -65,6 +66,7 @@ def with_spark(
 
     def stop() -> None:
         logging.disable()  # what is cut off may say so until this process ends
+        warnings.simplefilter("ignore")  # pyspark warns of a Java that has ended before it was told to
         with ending:
             for session in sessions:
                 _stop(session)
