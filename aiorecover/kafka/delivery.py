@@ -192,7 +192,7 @@ class Delivery:
                 loaded.set()
             if lane.state is LaneState.SEALED and lane.contents() is not Event.NEXT_SEALED:
                 self.router.go_on(lane)
-                self.waiters.check()
+            self.waiters.check()  # damaged batches are done now
 
     def hold_for_gate(self, lane: DeliveryLane) -> None:
         """Wait until the topic's older records have their partitions (R9)."""
