@@ -65,7 +65,10 @@ def status(path: PATH, json_output: JSON = False) -> None:
 
     "unassigned": the topic's partitions are not known yet. "dead letters": Kafka refused them for good.
 
-    Exit status 0: all is whole. 1: something is damaged or cannot be read. 2: nothing of aiorecover is there.
+    Only `verify` compares checksums.
+
+    Exit status 0: no damage shows. 1: something is damaged or cannot be read, or damaged batches are kept aside.
+    2: nothing of aiorecover is there.
     """
     found = inspection.inspect(path)
     if json_output:
@@ -187,8 +190,8 @@ def drain(
 
     Options of the producer come as in the service: from variables (AIORECOVER_*), .env, aiorecover.toml, --option.
 
-    Exit status 0: nothing waits any more. 1: something does. 2: an option is wrong, or nothing of aiorecover is there.
-    130: Ctrl-C; the next start goes on.
+    Exit status 0: nothing waits any more. 1: something does, or damaged batches are kept aside. 2: an option is wrong,
+    or nothing of aiorecover is there. 130: Ctrl-C; the next start goes on.
     """
     terminal = Console(stderr=True)
     with Bar(*COLUMNS, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
@@ -210,6 +213,7 @@ def drain(
         for one in outcomes:
             letters = f", {one['dead_lettered']:,} became dead letters" if one["dead_lettered"] else ""
             line = f"{one['path']}: {one['delivered']:,} delivered{letters}, {one['left']:,} left"
+            line += f", {inspection.kept_aside_as(one['kept_aside'])}" if one["kept_aside"] else ""
             console.say(line if one["error"] is None else f"{line}: {one['error']}")
     raise typer.Exit(0 if drainage.drained(outcomes) else FAILED)
 
@@ -236,8 +240,10 @@ def discard(
         raise ConfigError("all of this is thrown away with --yes, and nothing is without")
     with reported(json_output) as report:
         for one in found:
-            count = drainage.discard(one.path)
-            report({"path": str(one.path), "records": count}, f"{one.path}: {count:,} records are thrown away")
+            records, kept = drainage.discard(one.path)
+            line = f"{one.path}: {records:,} records are thrown away"
+            line += f", and {kept:,} damaged batches that were kept aside" if kept else ""
+            report({"path": str(one.path), "records": records, "kept_aside": kept}, line)
 
 
 def _json(described: dict[str, Any]) -> str:

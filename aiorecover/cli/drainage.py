@@ -11,7 +11,7 @@ from aiorecover import RecoverableProducer
 from aiorecover.cli.inspection import instances_at
 from aiorecover.errors import DeliveryError, WalError, WalLockedError
 from aiorecover.ring.directory import Directory, noted
-from aiorecover.ring.inspect import look
+from aiorecover.ring.inspect import kept_aside, look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,14 +66,16 @@ async def drain(
             await _drain(make(one.path), outcome, left_ms, report_all)
         except (WalError, DeliveryError) as error:
             outcome["error"] = str(error)
+        outcome["kept_aside"] = kept_aside(one.path)
         before += outcome["delivered"] + outcome["dead_lettered"]
     return outcomes
 
 
 def _outcome(one: Instance) -> dict[str, Any]:
-    outcome = {"path": str(one.path), "delivered": 0, "dead_lettered": 0, "left": 0, "error": None}
+    outcome = {"path": str(one.path), "delivered": 0, "dead_lettered": 0, "left": 0, "kept_aside": 0, "error": None}
     try:
-        outcome["left"] = look(one.path).records
+        view = look(one.path)
+        outcome["left"], outcome["kept_aside"] = view.records, view.kept_aside
         free(one)
     except WalError as error:
         outcome["error"] = str(error)
@@ -108,12 +110,14 @@ def _waits(path: pathlib.Path) -> str:
 
 
 def drained(outcomes: Sequence[dict[str, Any]]) -> bool:
-    """Whether nothing is left anywhere."""
-    return not any(one["left"] or one["error"] for one in outcomes)
+    """Whether nothing is left anywhere, and nothing is kept aside that could not be read."""
+    return not any(one["left"] or one["error"] or one["kept_aside"] for one in outcomes)
 
 
-def discard(path: pathlib.Path) -> int:
-    """Remove an instance directory with all that is in it; return how many records, and dead letters, those were.
+def discard(path: pathlib.Path) -> tuple[int, int]:
+    """Remove an instance directory with all that is in it.
+
+    Return how many records, and dead letters, those were, and how many damaged batches that were kept aside.
 
     Raises:
         WalLockedError: a process has it.
@@ -121,10 +125,10 @@ def discard(path: pathlib.Path) -> int:
         OSError: it cannot be removed.
 
     """
-    count = sum(lane.records for lane in look(path).lanes)
+    view = look(path)
     directory = Directory.take(path.parent, instance=path.name)
     try:
         shutil.rmtree(path)
     finally:
         directory.close()
-    return count
+    return sum(lane.records for lane in view.lanes), view.kept_aside

@@ -102,6 +102,7 @@ def _contents(view: DirectoryView) -> dict[str, Any]:
         "waiting": view.records,
         "dead_letters": sum(lane.records for lane in lanes if lane.partition == DEAD),
         "unreadable": view.unreadable,
+        "kept_aside": view.kept_aside,
         "bytes_allocated": os.stat(view.path / RING).st_blocks * BLOCK,
         "lanes": [_lane(lane) for lane in lanes],
     }
@@ -121,7 +122,7 @@ def _lane(lane: LaneView) -> dict[str, Any]:
 
 def unreadable(found: list[dict[str, Any]]) -> bool:
     """Whether anything is damaged or cannot be read."""
-    return any(one["error"] or one["unreadable"] for one in found)
+    return any(one["error"] or one["unreadable"] or one["kept_aside"] for one in found)
 
 
 def show(console: Output, found: list[dict[str, Any]]) -> None:
@@ -139,8 +140,15 @@ def show(console: Output, found: list[dict[str, Any]]) -> None:
         if one["lanes"]:
             console.print(_table(one["lanes"]))
         if one["unreadable"]:
-            message = "batches or heads of segments are damaged: the next start names their records and delivers the"
-            console.say(f"{message} others unreadable={one['unreadable']}", style="red")
+            message = "batches or heads of segments are damaged: the next start names what it can of them, and delivers"
+            console.say(f"{message} the others unreadable={one['unreadable']}", style="red")
+        if one["kept_aside"]:
+            console.say(f"{kept_aside_as(one['kept_aside'])}, of which nothing was delivered", style="red")
+
+
+def kept_aside_as(count: int) -> str:
+    """Say how many damaged batches are kept, and where."""
+    return f"{count:,} damaged batches are kept in damaged/, the log has named their records"
 
 
 def troubles(one: dict[str, Any]) -> list[str]:

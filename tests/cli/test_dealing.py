@@ -79,6 +79,23 @@ async def test_a_drain_without_a_limit_says_what_it_waits_for_until_that_is_mend
     assert reports[-1] == (2, 2, "")
 
 
+def test_no_directory_is_called_empty_or_whole_while_it_keeps_damaged_batches(
+    cluster: MockCluster, tmp_path: Path
+) -> None:
+    asyncio.run(leave(tmp_path, b"first", b"second"))
+    ring = tmp_path / "0" / "ring"
+    ring.write_bytes(ring.read_bytes().replace(b"second", b"s3cond"))
+    for _ in range(2):  # a job that is started again says the same
+        drained = run("drain", tmp_path, "--bootstrap-servers", cluster.bootstrap_servers, "--json")
+        (found,) = json.loads(drained.stdout)
+        assert (drained.exit_code, found["left"], found["kept_aside"]) == (1, 0, 1)
+    assert values(cluster) == []
+    looked = run("status", tmp_path)
+    assert looked.exit_code == 1
+    assert "1 damaged batches are kept in damaged/" in looked.stdout.replace("\n", " ")
+    assert "and 1 damaged batches that were kept aside" in run("discard", tmp_path, "--yes").stdout
+
+
 @pytest.mark.asyncio
 async def test_a_directory_with_an_owner_is_left_to_it(cluster: MockCluster, tmp_path: Path) -> None:
     cluster.broker_down()
@@ -112,7 +129,7 @@ def test_nothing_is_discarded_without_yes_and_all_with_it(tmp_path: Path) -> Non
     assert "2 records wait" in asked.stdout
     assert [one["waiting"] for one in json.loads(run("discard", tmp_path, "--json").stdout)] == [2]
     done = run("discard", tmp_path, "--yes", "--json")
-    assert (done.exit_code, json.loads(done.stdout)) == (0, [{"path": str(tmp_path / "0"), "records": 2}])
+    assert (done.exit_code, json.loads(done.stdout)) == (0, [{"path": str(tmp_path / "0"), "records": 2, "kept_aside": 0}])
     assert list(tmp_path.iterdir()) == []
 
 
