@@ -78,7 +78,7 @@ def test_a_long_topic_loses_its_middle_where_80_columns_are_and_no_number_a_digi
         (line,) = [line for line in shown if "unassigned" in line]
         assert re.match(r" *shop\.orders\.x+…x+\.v17  unassigned ", line)
         assert " 12,345 " in line
-        assert max(map(len, shown)) <= 80
+        assert len(line) <= 80  # a path stays whole
         assert topic in CliRunner().invoke(app, [*command, str(tmp_path)], env={"COLUMNS": None}).stdout
 
 
