@@ -14,7 +14,7 @@ from aiorecover.kafka.router import DEAD_TOPIC
 from aiorecover.record_id import RECORD_ID_HEADER, parse_record_id
 from aiorecover.reporting import batch_bytes, context_of
 from aiorecover.ring.lane import DEAD
-from aiorecover.ring.notes import Note, notes_by_index
+from aiorecover.ring.notes import Note, encode_payload, notes_by_index
 from aiorecover.ring.records import decode, id_of
 from aiorecover.ring.segments import Batch
 
@@ -175,12 +175,13 @@ def _check_id(record_id: object) -> None:
 
 
 def _publish(runtime: "Runtime", letter: DeadLetter) -> None:
-    """Publish a letter anew, to its partition as far as there is one."""
+    """Publish a letter anew, with its context, to its partition as far as there is one."""
     headers = [one for one in letter.headers if one[0] not in (RECORD_ID_HEADER, REQUEUED_HEADER)]
     headers.append((REQUEUED_HEADER, letter.record_id.encode()))
     known = 0 <= letter.partition < runtime.ring.topics.get(letter.topic, 0)
     partition = letter.partition if known else None
-    runtime.writer.append(letter.topic, letter.key, letter.value, letter.timestamp_ms, headers, partition)
+    note = None if letter.context is None else encode_payload(Note(encode_payload(letter.context)))
+    runtime.writer.append(letter.topic, letter.key, letter.value, letter.timestamp_ms, headers, partition, note)
 
 
 def letters_of(batch: Batch, data: tuple[bytes, bytes]) -> list[DeadLetter]:

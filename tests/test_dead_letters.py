@@ -96,6 +96,7 @@ async def test_a_letter_says_all_of_its_record_and_is_requeued_with_it_after_a_r
         assert await producer.dead_letters.requeue() == 1
         await producer.flush(WITHIN_MS)
         (again,) = await letters_of(producer)  # it was refused once more
+        assert again.context == {"a": 1}
         assert await producer.dead_letters.requeue() == 1
         await producer.flush(WITHIN_MS)
         assert await letters_of(producer) == []

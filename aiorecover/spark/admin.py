@@ -1,4 +1,4 @@
-"""What Kafka's own client in Spark's Java is asked: topic ids, where partitions begin and end, what is held up.
+"""Ask Kafka's own client in Spark's Java for topic ids, for the ends of partitions, and for what is held up.
 
 A reader with ``read_committed`` gets nothing after the first record of a transaction that is neither committed nor
 aborted. So the ends for both kinds of readers are compared; where they differ, offsets are held up.

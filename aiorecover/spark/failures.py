@@ -1,4 +1,4 @@
-"""What Spark, Kafka and file systems say in pages of Java, in one sentence: text in, sentence out.
+"""Put into one sentence what Spark, Kafka and file systems say in pages of Java: text in, sentence out.
 
 An executor's error passes through Spark's scheduler, Java's proxy and Python, and each puts its own around it. So what
 happened comes last.

@@ -1,4 +1,4 @@
-"""What Spark has to fetch for its version, as Maven coordinates: its Kafka connector, formats of tables, and stores.
+"""The Maven coordinates that Spark has to fetch for its version: its Kafka connector, formats of tables, and stores.
 
 Imported before every other module here, so it says where pyspark is missing or too old.
 """
