@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from aiorecover import RecoverableProducer
 from aiorecover.cli.inspection import instances_at
 from aiorecover.errors import DeliveryError, WalError, WalLockedError
+from aiorecover.ring.damage import kept_aside
 from aiorecover.ring.directory import Directory, noted
-from aiorecover.ring.inspect import kept_aside, look
+from aiorecover.ring.files import Files
+from aiorecover.ring.inspect import look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +68,7 @@ async def drain(
             await _drain(make(one.path), outcome, left_ms, report_all)
         except (WalError, DeliveryError) as error:
             outcome["error"] = str(error)
-        outcome["kept_aside"] = kept_aside(one.path)
+        outcome["kept_aside"] = kept_aside(one.path, Files())
         before += outcome["delivered"] + outcome["dead_lettered"]
     return outcomes
 

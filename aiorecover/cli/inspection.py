@@ -143,7 +143,7 @@ def show(console: Output, found: list[dict[str, Any]]) -> None:
             message = "batches or heads of segments are damaged: the next start names what it can of them, and delivers"
             console.say(f"{message} the others unreadable={one['unreadable']}", style="red")
         if one["kept_aside"]:
-            console.say(f"{kept_aside_as(one['kept_aside'])}, of which nothing was delivered", style="red")
+            console.say(kept_aside_as(one["kept_aside"]), style="red")
 
 
 def kept_aside_as(count: int) -> str:

@@ -2,9 +2,11 @@
 
 import logging
 import struct
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiorecover.errors import WalError
+from aiorecover.ring.files import Files
 from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE
 from aiorecover.ring.records import DamagedRecordError, id_of
 from aiorecover.ring.recovery import Found, Verdict, find_batches
@@ -94,6 +96,12 @@ def keep_segment_aside(ring: "Ring", place: int, size: int, data: bytes) -> None
             path,
         )
         ring.damaged += found.count
+
+
+def kept_aside(path: Path, files: Files) -> int:
+    """Return how many damaged batches the directory ``path`` keeps: what is removed by hand counts no more."""
+    folder = path / FOLDER
+    return 0 if files.status(folder) is None else len(files.names(folder))
 
 
 def _is_kept(ring: "Ring", name: str) -> bool:

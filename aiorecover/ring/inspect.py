@@ -14,7 +14,7 @@ from typing import NamedTuple
 from aiorecover.errors import WalFormatError
 from aiorecover.ring import format as layout
 from aiorecover.ring.checkpoint import Checkpoint, load
-from aiorecover.ring.damage import FOLDER
+from aiorecover.ring.damage import kept_aside
 from aiorecover.ring.directory import CHECKPOINT, RING
 from aiorecover.ring.files import Files
 from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, Geometry, SegmentHead
@@ -94,13 +94,8 @@ def look(path: Path | str, files: Files | None = None, geometry: Geometry = Geom
                     lane.size += found.end - found.at - RECORDS_AT
                     lane.oldest_at = min(found.head.accepted_at, lane.oldest_at or found.head.accepted_at)
     view.lanes = [lanes[key] for key in sorted(lanes)]
-    view.kept_aside = kept_aside(path)
+    view.kept_aside = kept_aside(path, files)
     return view
-
-
-def kept_aside(path: Path) -> int:
-    """Return how many damaged batches are kept in the directory ``path``: what is removed by hand counts no more."""
-    return sum(1 for _ in (path / FOLDER).glob("*"))
 
 
 def read_checkpoint(path: Path | str, files: Files | None = None) -> Checkpoint | None:
