@@ -29,7 +29,7 @@ from aiorecover.kafka.produce import ProduceRequest
 from aiorecover.ring.directory import IN_MEMORY, instances
 from aiorecover.ring.files import Files
 from aiorecover.ring.inspect import read_checkpoint
-from aiorecover.ring.ring import FREE_MOST, LEAST_BYTES, SHARE_OF_VOLUME
+from aiorecover.ring.ring import LEAST_BYTES, kept_free
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ _EMPTY_BATCH: Final = struct.pack(">qiibI", 0, 9 + len(_AFTER_CRC), -1, 2, calc_
 
 
 class Finding(NamedTuple):
-    """What was found, and its remedy; ``level``: "ok", "warning" or "error"."""
+    """A finding and its remedy; ``level``: "ok", "warning" or "error"."""
 
     level: str
     subject: str
@@ -287,10 +287,7 @@ def _volume(config: Config) -> Iterator[Finding]:
         yield Finding(BAD, "volume", f"{there} is on {kind}, over the network", "choose a wal_dir on a local disk")
     elif kind in COPY_ON_WRITE:
         yield Finding(UNSURE, "volume", f"{there} is on {kind}, which copies on write", "use ext4 or xfs, or a volume")
-    reserve = (
-        min(FREE_MOST, total // SHARE_OF_VOLUME) if config.wal_min_free_bytes is None else config.wal_min_free_bytes
-    )
-    room = free - reserve
+    room = free - kept_free(total, config.wal_min_free_bytes)
     text = f"{there} ({kind}) has room for {max(0, room) >> 20:,} MiB beside wal_min_free_bytes"
     if room < LEAST_BYTES:
         other = "lower wal_min_free_bytes" if free >= LEAST_BYTES else "choose a wal_dir on another volume"

@@ -39,6 +39,11 @@ class Limits(NamedTuple):
     batch_bytes: int = 256 << 10
 
 
+def kept_free(total: int, min_free: int | None) -> int:
+    """Return the bytes that stay free on a volume of ``total`` bytes; ``min_free`` as in `Limits`."""
+    return min(FREE_MOST, total // SHARE_OF_VOLUME) if min_free is None else min_free
+
+
 class Ring:
     """The segments of one directory, and the lanes that they belong to.
 
@@ -95,9 +100,7 @@ class Ring:
 
         """
         free, total = self.files.volume(self.directory.path)
-        self.min_free = (
-            min(FREE_MOST, total // SHARE_OF_VOLUME) if self.limits.min_free is None else self.limits.min_free
-        )
+        self.min_free = kept_free(total, self.limits.min_free)
         room = free + self.used + self.pool.kept - self.min_free
         least = min(LEAST_BYTES, self.limits.max_bytes)
         if room < least and not self.used:
