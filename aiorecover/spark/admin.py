@@ -56,7 +56,7 @@ class _Admin:
 
     @cached_property
     def topics(self) -> dict[str, Any]:
-        """What Kafka says of each topic."""
+        """Kafka's description of each topic."""
         for _ in range(_TRIES - 1):
             try:
                 return self._describe()

@@ -74,7 +74,7 @@ _OF_FILES = {
     ),
 }
 
-# What goes wrong later, where all was well at the start.
+# Errors that come later, where all was well at the start.
 _ACCIDENTS = {
     "No space left on device|Disk quota exceeded": (
         "a disk is full, or a quota used up: free some where the target, the checkpoint and spark.local.dir are"
@@ -102,7 +102,7 @@ REMADE = (
     "a topic was deleted and made anew since it was landed last, so what the old one had left was not landed",
     _NEW_TOPIC,
 )
-"""What happened to a topic that has another id, and what to do."""
+"""The sentence on a topic that has another id, and its remedy."""
 _SHRUNK = (
     "a partition ends before the offset that was to be read next: its topic was deleted and made anew, or lost its end",
     _NEW_TOPIC,

@@ -186,7 +186,7 @@ def _finish(query: StreamingQuery) -> None:
 
 
 class _Landing:
-    """What is done with each batch; ``lossy``: Kafka may have deleted rows of a batch that runs again."""
+    """The work on each batch; ``lossy``: Kafka may have deleted rows of a batch that runs again."""
 
     def __init__(
         self,

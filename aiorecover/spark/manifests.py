@@ -1,4 +1,4 @@
-"""What producers report of their own records (``audit_topic``), and the verdicts on missing records that follow.
+"""The reports of producers on their own records (``audit_topic``), and the verdicts on missing records that follow.
 
 `aiorecover.manifests` says what a manifest claims. The newest manifest of each key counts, and those of an epoch are
 read together: the highest numbers and the union of the ranges. Missing and reported ranges meet by their edges, in
@@ -43,7 +43,7 @@ _SCHEMA = (
 
 @dataclass(frozen=True)
 class Manifests(Persisted):
-    """What an audit topic says, as data frames; the first use of one of them reads it, once."""
+    """The manifests of an audit topic, as data frames; the first use of one of them reads it, once."""
 
     epochs: DataFrame
     """One row for each ``producer_id`` and ``epoch``: ``last`` sequence given out, ``settled`` up to where,

@@ -41,7 +41,7 @@ class Options:
         return [name for name, value in (asked | {"--conf": self.settings}).items() if value]
 
     def shown(self) -> dict[str, str]:
-        """What was asked, for people, and the time; without Kafka's options, one of which may be a password."""
+        """Return the options for people, and the time; without Kafka's options, one of which may be a password."""
         asked = {
             "topics": ", ".join(self.topics),
             "table": self.table,
