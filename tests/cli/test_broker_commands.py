@@ -15,8 +15,7 @@ from aiorecover.ring.files import Files
 from aiorecover.testing import MockCluster, read_topic
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.ports import ReservedPorts
-
-NOWHERE = "127.0.0.1:1"
+from tests.support.published import NOWHERE
 
 
 def run(*arguments: object) -> Result:

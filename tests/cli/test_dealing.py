@@ -15,8 +15,8 @@ from aiorecover.cli.app import app
 from aiorecover.cli.options import producer_of
 from aiorecover.testing import ApiKey, MockCluster, read_topic
 from tests.support.eventually import until
+from tests.support.published import NOWHERE
 
-NOWHERE = "127.0.0.1:1"
 RECORD_LIST_TOO_LARGE = 18
 
 

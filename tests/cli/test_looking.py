@@ -23,8 +23,8 @@ from aiorecover.cli.top import Watch
 from aiorecover.ring.writer import LANGUAGE
 from aiorecover.testing import ApiKey, MockCluster
 from tests.support.eventually import until
+from tests.support.published import NOWHERE
 
-NOWHERE = "127.0.0.1:1"
 VALUE = b"\x1b[31m" + b"[bold]v" * 50
 INVALID_RECORD = 87  # Kafka's error code: refused for good
 SEGMENT_AT = 4096  # of the first segment in a ring

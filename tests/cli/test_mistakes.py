@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from aiorecover import RecoverableProducer
 from aiorecover.cli.app import app
+from tests.support.published import NOWHERE
 
-NOWHERE = "127.0.0.1:1"
 COMMANDS: dict[str, tuple[str, ...]] = {
     "status": (),
     "top": ("--looks", "1"),

@@ -15,8 +15,8 @@ from aiorecover import RecoverableProducer
 from aiorecover.errors import ConfigError
 from aiorecover.spark import audit, read_topics, source
 from tests.support.cluster import Cluster, TopicFactory
+from tests.support.published import NOWHERE
 
-NOBODY = "127.0.0.1:1"
 MOMENT_MS = 1_700_000_000_123
 Row = dict[str, Any]
 
@@ -25,7 +25,7 @@ def leave(wal_dir: Path, count: int, size: int = 5, partition: int | None = None
     """Publish without a broker, so that the records stay in the directory; return the producer's id."""
 
     async def publish() -> str:
-        async with RecoverableProducer(wal_dir, bootstrap_servers=NOBODY, stop_timeout_ms=0) as producer:
+        async with RecoverableProducer(wal_dir, bootstrap_servers=NOWHERE, stop_timeout_ms=0) as producer:
             for number in range(1, count + 1):
                 more: Row = {"partition": partition, "timestamp_ms": MOMENT_MS, "headers": [("h", b"\xff")]}
                 await producer.publish("orders", b"%d/" % number + bytes(size), key=b"key %d" % number, **more)
