@@ -24,7 +24,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
@@ -53,6 +53,8 @@ DEFAULT_MAX_OFFSETS_PER_TRIGGER = 1_000_000
 """Records of a batch at most: what is repeated after a kill, and what is sorted at a time."""
 
 _REPORT_FAILED = 'because the return value of "scala.Option.get()" is null'
+
+_TASKS = ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
 
 _log = logging.getLogger("aiorecover.spark")
 
@@ -127,7 +129,7 @@ def land(
     stream = spark.readStream.format("kafka").options(**source)
     stream = stream.option("maxOffsetsPerTrigger", max_offsets_per_trigger)
     with clear_errors(target=target):
-        store = store_for(spark, target, format)
+        store = store_for(_with_few_tasks(_cloned(spark), files_per_batch), target, format)
         landing = _Landing(spark, store, checkpoint, files_per_batch, on_batch, lossy=loss_is_accepted(source))
         records = parse_record_id(stream.load())
         landing.check(records.schema)
@@ -166,6 +168,22 @@ def _text(path: str | PurePath) -> str:
     """A `Path` is a directory, also without a ``/`` in it."""
     text = str(path)
     return text if isinstance(path, str) or "/" in text else f"./{text}"
+
+
+def _cloned(spark: SparkSession) -> SparkSession:
+    """Return a session with the same settings, to change some; as a query does, with which it shares no plans."""
+    java: Any = spark
+    return type(spark)(spark.sparkContext, java._jsparkSession.cloneSession())  # noqa: SLF001 - pyspark offers newSession alone
+
+
+def _with_few_tasks(session: SparkSession, tasks: int) -> SparkSession:
+    """Set how many tasks a shuffle has, and a look at Delta's log: by default 200 and 50, however small a batch is.
+
+    Spark does not join small ones in a query (before 4.1), and would write a file for each.
+    """
+    for name in _TASKS:
+        session.conf.set(name, tasks)
+    return session
 
 
 def _finish(query: StreamingQuery) -> None:
@@ -241,6 +259,7 @@ class _Landing:
     def land_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Sort the rows, add them, and then their ids; what is there already stays."""
         mark = self._claimed(batch.schema)
+        _with_few_tasks(batch.sparkSession, self._files_per_batch)
         with ExitStack() as kept:
             marked = mark_seen(batch, self._seen.before(batch_id), self._files_per_batch).persist()
             kept.callback(marked.unpersist)

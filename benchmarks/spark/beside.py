@@ -1,18 +1,15 @@
-"""Ours beside Spark's own, by turns in one Spark: what is the same for all of them."""
+"""Contenders that take turns in one Spark."""
 
 import time
 from collections.abc import Callable, Mapping
 
-from benchmarks.figures import Spread, spread
-from benchmarks.setting import Table
-
-__all__ = ["CORES", "NAME", "Seconds", "table", "turns"]
+__all__ = ["CORES", "NAME", "Seconds", "turns"]
 
 CORES = 2
 NAME = "aiorecover benchmarks"
 
 Seconds = dict[str, float]
-"""The seconds of a round, by contender; ``plain`` is Spark's own."""
+"""The seconds of a round, by contender."""
 
 
 def turns(contenders: Mapping[str, Callable[[int], Callable[[], object]]], rounds: int) -> list[Seconds]:
@@ -31,17 +28,3 @@ def turns(contenders: Mapping[str, Callable[[int], Callable[[], object]]], round
             check()
         measured.append(seconds)
     return measured[1:]
-
-
-def table(title: str, names: Mapping[str, str], measured: list[Seconds], rows: int, note: str) -> Table:
-    """``names``: of the contenders, for people; ``rows``: that each of them went through."""
-    ratios = {key: Spread(tuple(one[key] / one["plain"] for one in measured)) for key in names}
-    return Table(
-        title=title,
-        columns=["", "us a row", "times Spark's own"],
-        rows=[
-            [name, spread(measured, key, 1e6 / rows).text(".2f"), "1" if key == "plain" else ratios[key].text(".2f")]
-            for key, name in names.items()
-        ],
-        notes=[f"medians over {len(measured)} rounds in turns (least to greatest)", note],
-    )

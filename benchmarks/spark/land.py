@@ -1,4 +1,4 @@
-"""A topic into each format: `land`, which leaves out repeats, beside Spark's own copy to Parquet, which does not."""
+"""A topic into each format: `land`, which leaves out repeats, beside Spark's own copy, which does not."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,17 +7,20 @@ from typing import Any
 from aiorecover.spark import land
 from benchmarks import kafka
 from benchmarks.child import call
-from benchmarks.setting import Result, Setting
-from benchmarks.spark.beside import CORES, NAME, Seconds, table, turns
+from benchmarks.figures import Spread, spread
+from benchmarks.setting import Result, Setting, Table
+from benchmarks.spark.beside import CORES, NAME, Seconds, turns
 from tests.spark.lakes import KINDS, Lake, lake
 from tests.spark.mixed import PARTITIONS, mixed, publish
 from tests.spark.started import started
 from tests.support import admin
 
 ROUNDS = 3
-RECORDS = 500_000
+RECORDS = 1_000_000
 REPEATS = 0.05
 BATCHES = 2
+# What the tests set for their small tables is as users have it here.
+_DEFAULTS = {"spark.sql.shuffle.partitions": "200", "spark.databricks.delta.snapshotPartitions": "50"}
 
 
 def run(setting: Setting) -> Result:
@@ -36,17 +39,24 @@ def run(setting: Setting) -> Result:
             records=records,
             rounds=rounds,
         )["rounds"]
-    shown = table(
-        f"{rows:,} rows of Kafka into a table, in {BATCHES} batches, on {CORES} cores",
-        {
-            "plain": "Spark's own to Parquet, repeats and all",
-            **{kind: f"land, {kind}, each record once" for kind in KINDS},
-        },
-        measured,
-        rows,
-        "from the start of the query to its end",
+    return Result("spark_land", [_table(measured, rows)], {"rows": rows, "records": records, "rounds": measured})
+
+
+def _table(measured: list[Seconds], rows: int) -> Table:
+    shown = []
+    for kind in KINDS:
+        us = [spread(measured, name, 1e6 / rows).text(".2f") for name in (f"plain {kind}", f"land {kind}")]
+        times = Spread(tuple(one[f"land {kind}"] / one[f"plain {kind}"] for one in measured))
+        shown.append([kind, *us, times.text(".2f")])
+    return Table(
+        title=f"{rows:,} rows of Kafka into a table, in {BATCHES} batches, on {CORES} cores; us a row",
+        columns=["", "Spark's own copy, repeats and all", "land, each record once", "times Spark's own"],
+        rows=shown,
+        notes=[
+            f"medians over {len(measured)} rounds in turns (least to greatest)",
+            "from the query's start to its end",
+        ],
     )
-    return Result("spark_land", [shown], {"rows": rows, "records": records, "rounds": measured})
 
 
 # -- in a process of its own -------------------------------------------------------------------------------------------
@@ -54,19 +64,22 @@ def run(setting: Setting) -> Result:
 
 def measure(bootstrap_servers: str, topic: str, directory: str, rows: int, records: int, rounds: int) -> dict[str, Any]:
     """Seconds of all, of each round but the first."""
-    spark = started(Path(directory), NAME, master=f"local[{CORES}]")
+    spark = started(Path(directory), NAME, master=f"local[{CORES}]", settings=_DEFAULTS)
 
-    def contender(name: str, way: Callable[..., None], expected: int) -> Callable[[int], Callable[[], None]]:
+    def contender(kind: str, way: Callable[..., None], expected: int) -> Callable[[int], Callable[[], None]]:
         def work(number: int) -> Callable[[], None]:
-            place = Path(directory) / f"{name}-{number}"
-            there = lake(spark, name if name in KINDS else "parquet", place)
+            place = Path(directory) / f"{way.__name__}-{kind}-{number}"
+            there = lake(spark, kind, place)
             way(there, bootstrap_servers, topic, str(place / "checkpoint"), -(-rows // BATCHES))
             return lambda: _check(there, expected)
 
         return work
 
-    ours = {kind: contender(kind, _land, records) for kind in KINDS}
-    measured = turns({"plain": contender("plain", _plain, rows), **ours}, rounds)
+    contenders = {}
+    for kind in KINDS:
+        contenders[f"plain {kind}"] = contender(kind, _plain, rows)
+        contenders[f"land {kind}"] = contender(kind, _land, records)
+    measured = turns(contenders, rounds)
     spark.stop()
     return {"rounds": measured}
 
@@ -86,8 +99,10 @@ def _plain(there: Lake, bootstrap_servers: str, topic: str, checkpoint: str, bat
             "maxOffsetsPerTrigger": str(batch),
         }
     )
-    writer = stream.load().writeStream.format("parquet").option("checkpointLocation", checkpoint)
-    writer.trigger(availableNow=True).start(there.target).awaitTermination()
+    writer = stream.load().writeStream.format(there.format).option("checkpointLocation", checkpoint)
+    writer = writer.trigger(availableNow=True)
+    query = writer.toTable(there.target) if there.format == "iceberg" else writer.start(there.target)
+    query.awaitTermination()
 
 
 def _land(there: Lake, bootstrap_servers: str, topic: str, checkpoint: str, batch: int) -> None:

@@ -156,6 +156,22 @@ def test_what_an_aborted_transaction_left_is_neither_landed_nor_found(
         assert [(row["first"], row["last"]) for row in found.missing.collect()] == [(2, 2), (4, 4)]
 
 
+def test_a_batch_has_as_many_files_as_it_is_given_whatever_the_session_has_for_its_shuffles(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, shuffles = topic(kafka, partitions=3), "spark.sql.shuffle.partitions"
+    admin.run(published(kafka, name, shuffled(2)))
+    before = spark.conf.get(shuffles)
+    spark.conf.set(shuffles, "20")
+    try:
+        assert len(landing(spark, kafka, name, tmp_path, files_per_batch=2)) == 3
+        assert spark.conf.get(shuffles) == "20", "the caller's session stays as it is"
+    finally:
+        spark.conf.set(shuffles, before)
+    for batch_id in range(3):
+        assert len(list((tmp_path / "table" / f"batch_id={batch_id}").glob("*.parquet"))) <= 2
+
+
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
