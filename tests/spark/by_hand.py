@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["COLUMNS", "Epoch", "Stored", "examine", "write_files"]
+__all__ = ["Epoch", "Stored", "examine", "write_files"]
 
-COLUMNS = pa.schema(
+_COLUMNS = pa.schema(
     [
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -65,11 +65,11 @@ def write_files(directory: Path, stored: Sequence[Stored], cuts: Sequence[int]) 
                 "topic": [one.topic for one in part],
                 "partition": pa.array([one.partition for one in part], pa.int32()),
                 "offset": [one.offset for one in part],
-                "timestamp": pa.nulls(len(part), COLUMNS.field("timestamp").type),
+                "timestamp": pa.nulls(len(part), _COLUMNS.field("timestamp").type),
                 "timestampType": pa.nulls(len(part), pa.int32()),
-                "headers": pa.array(headers, COLUMNS.field("headers").type),
+                "headers": pa.array(headers, _COLUMNS.field("headers").type),
             },
-            COLUMNS,
+            _COLUMNS,
         )
         pq.write_table(table, directory / f"{number:03d}.parquet")
 

@@ -1,21 +1,24 @@
 """`aiorecover land` and `audit` as processes of their own, with Java, to which signals are sent as terminals do it."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tests.spark.settings import command_words
 from tests.support.cluster import Cluster
 
-__all__ = ["Command", "audit_words", "land_words", "started_command"]
+__all__ = ["Command", "audit_words", "audited", "land_words", "started_command"]
 
 _LOOK_S = 0.02
 _WITHIN_S = 300.0  # Java starts and lands: some 20 seconds on a quiet machine
+_AUDITED_WITHIN_S = 1800.0  # a proof audits some million records
 # Whoever runs the tests may ignore SIGINT, as shells have what they run in the background do.
 _START = """
 import signal, sys
@@ -48,10 +51,6 @@ class Command:
     @property
     def pid(self) -> int:
         return self._process.pid
-
-    def said(self) -> list[str]:
-        """The lines of its stdout up to now."""
-        return (self._directory / "stdout").read_text().splitlines()
 
     def complained(self) -> list[str]:
         """The lines of its stderr, and of Java's, up to now."""
@@ -98,12 +97,12 @@ def _alive(stat: Path) -> tuple[str, int, int] | None:
 def started_command(directory: Path, words: list[str]) -> Iterator[Command]:
     """Start a command; whatever happens, end it and its children afterwards."""
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "stdout").open("w") as told, (directory / "stderr").open("w") as complained:
+    with (directory / "stderr").open("w") as complained:
         process = subprocess.Popen(
             [sys.executable, "-c", _START, *words],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "80"},
             start_new_session=True,
-            stdout=told,
+            stdout=subprocess.DEVNULL,
             stderr=complained,
         )
     with process:
@@ -112,3 +111,30 @@ def started_command(directory: Path, words: list[str]) -> Iterator[Command]:
         finally:
             with suppress(ProcessLookupError):  # as it should be
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def audited(
+    directory: Path,
+    *,
+    table: Path | str | None = None,
+    bootstrap_servers: str | None = None,
+    topics: Sequence[str] = (),
+    manifests: str | None = None,
+) -> dict[str, Any]:
+    """Return the report of `aiorecover audit --json`; ``directory`` takes Spark's own files."""
+    told = {"--table": table, "--bootstrap-servers": bootstrap_servers, "--manifests": manifests}
+    words = [str(word) for name, value in told.items() if value is not None for word in (name, value)]
+    for topic in topics:
+        words += ["--topic", topic]
+    words += command_words(directory)
+    done = subprocess.run(
+        [sys.executable, "-m", "aiorecover", "audit", "--json", *words],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=_AUDITED_WITHIN_S,
+        check=False,
+    )
+    assert done.returncode in {0, 1}, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

@@ -1,8 +1,6 @@
 """One Spark session for all tests here: starting it is the slowest part by far."""
 
 import gc
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +9,6 @@ from pyspark.sql import SparkSession
 
 from tests.spark.settings import PLAIN
 from tests.spark.started import ended, started
-
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers' Python is whichever is called python3
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 600  # the first test starts Spark: seconds by itself, minutes where the machine does much else
@@ -39,6 +35,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = started(tmp_path_factory.mktemp("spark"), "aiorecover tests", master="local[2, 2]", settings=PLAIN)
     yield session
     ended(session)
+
+
+@pytest.fixture
+def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the session of the tests alive in commands, which get this one and would stop it."""
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
 
 
 @pytest.fixture(scope="module")

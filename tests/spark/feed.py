@@ -1,5 +1,6 @@
 """The records that the tests of landing publish, how they land them, and the expected table."""
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,11 +14,16 @@ from aiorecover.spark import Landed, land
 from tests.spark.buckets import stored
 from tests.support.cluster import Cluster
 
-__all__ = ["ROWS", "P", "Q", "Rows", "landing", "once", "published", "shuffled"]
+__all__ = ["ROWS", "P", "Q", "Rows", "landing", "manifest", "once", "published", "rows_of", "shuffled"]
 
 P, Q = "abcdefghij234", "zyxwvutsrq765"
 ROWS = 500  # of a batch
 Rows = list[tuple[int, str | None]]
+
+
+def rows_of(sequences: Iterable[int]) -> Rows:
+    """Return records of the first epoch of `P`, all for partition 0."""
+    return [(0, f"{P}/1/{sequence}") for sequence in sequences]
 
 
 def shuffled(seed: int) -> Rows:
@@ -32,12 +38,21 @@ def shuffled(seed: int) -> Rows:
     return rows
 
 
-async def published(cluster: Cluster, topic: str, rows: Rows, value: bytes = b"value") -> None:
+async def published(
+    cluster: Cluster, topic: str, rows: Rows, value: bytes = b"value", *, timestamp_ms: int | None = None
+) -> None:
     async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for partition, identity in rows:
             headers = [("aiorecover-id", identity.encode())] if identity else []
-            await producer.send(topic, value, partition=partition, headers=headers)
+            await producer.send(topic, value, partition=partition, headers=headers, timestamp_ms=timestamp_ms)
         await producer.flush()
+
+
+def manifest(producer_id: str, epoch: int, part: int = 0, **fields: Any) -> tuple[bytes, bytes]:
+    """Return the key and the value of a manifest in an audit topic."""
+    value = {"version": 1, "producer_id": producer_id, "epoch": epoch, "part": part, "time_ms": 1}
+    value |= {"last": 0, "settled": 0, "sealed": False, **fields}
+    return f"{producer_id}/{epoch}/{part}".encode(), json.dumps(value).encode()
 
 
 def once(rows: Iterable[tuple[int, str | None]]) -> Counter[str | None]:

@@ -15,10 +15,10 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from aiorecover.spark import audit
-from tests.spark.audited import audited
+from tests.spark.commands import audited
 from tests.spark.lakes import Lake
 from tests.spark.landers import Lander
-from tests.spark.machines import Machines
+from tests.spark.machines import make_spark_home
 from tests.spark.mixed import PARTITIONS, Numbers, mixed, numbers_of, publish
 from tests.spark.started import ended, started
 from tests.spark.table import ID_COLUMNS, batches
@@ -105,10 +105,8 @@ def run_landing(
     topic = f"landing-{os.urandom(4).hex()}"
     cluster.create_topic(topic, PARTITIONS)
     published = admin.run(publish(cluster.bootstrap_servers, topic, mixed(seed, records, REPEATS)))
-    machines = Machines(directory) if who == EXECUTORS else None
-    if machines is not None:
-        machines.make()
-    lander = Lander(cluster.bootstrap_servers, [topic], directory, published // batches, machines, format)
+    home = make_spark_home(directory) if who == EXECUTORS else None
+    lander = Lander(cluster.bootstrap_servers, [topic], directory, published // batches, home, format)
     outcome, chance = Outcome(records, published), random.Random(f"kills {seed}")
     {DRIVERS: _land, EXECUTORS: _land_on_machines, TWINS: _land_by_twins}[who](lander, outcome, chance, kills)
     outcome.batches_s = lander.batches_s()

@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from tests.spark.buckets import numbered, stored
-from tests.spark.machines import MASTER, Machines, executors_of
+from tests.spark.machines import MASTER, executors_of
 from tests.spark.settings import command_words
 
 __all__ = ["Driver", "Lander", "LandingFailedError"]
@@ -40,8 +40,8 @@ class Lander:
     topics: Sequence[str]
     directory: Path
     batch_records: int
-    machines: Machines | None = None
-    """Whose executors it has; None: threads of its own."""
+    cluster: Mapping[str, str] | None = None
+    """The environment of `make_spark_home`, for executors; None: the driver has threads of its own."""
     format: str = "parquet"
 
     @property
@@ -60,14 +60,13 @@ class Lander:
         words += ["--checkpoint", stored(self.directory / "checkpoint"), "--format", self.format]
         words += ["--max-offsets-per-trigger", str(self.batch_records)]
         words += [word for topic in self.topics for word in ("--topic", topic)]
-        words += command_words(self.directory, *([] if self.machines is None else [MASTER]))
+        words += command_words(self.directory, *([] if self.cluster is None else [MASTER]))
         words += ["--available-now"] if available_now else []
-        home = {} if self.machines is None else self.machines.environment
         self.directory.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "aiorecover", "land", *words],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | home,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(self.cluster or {})},
                 start_new_session=True,  # so that Java dies with it
                 stdout=log,
                 stderr=log,

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from aiokafka import AIOKafkaProducer
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-__all__ = ["PARTITIONS", "PRODUCERS", "Numbers", "mixed", "numbers_of", "publish", "record_id"]
+__all__ = ["PARTITIONS", "Numbers", "mixed", "numbers_of", "publish"]
 
 PARTITIONS = 6
-PRODUCERS = ("abcdefghij234", "klmnopqrst567", "uvwxyzabcd234", "efghijklmn567")
+_PRODUCERS = ("abcdefghij234", "klmnopqrst567", "uvwxyzabcd234", "efghijklmn567")
 _EPOCHS = 2_000  # of a producer, at most; some 60 million records
 _LENGTHS = [random.Random(f"epoch {epoch}").randrange(500, 60_000) for epoch in range(_EPOCHS)]
 _STARTS = np.cumsum([0, *_LENGTHS])  # how many records its epochs before have, of every producer alike
@@ -30,20 +30,20 @@ _FILL = b"." * 100
 Numbers = npt.NDArray[np.int64]
 
 
-def record_id(number: int) -> str:
+def _record_id(number: int) -> str:
     """Return the id of a record: the producers take turns, and each starts again now and then."""
-    place, turn = divmod(number, len(PRODUCERS))
+    place, turn = divmod(number, len(_PRODUCERS))
     epoch = bisect_right(_FIRST, place)
-    return f"{PRODUCERS[turn]}/{epoch}/{place - _FIRST[epoch - 1] + 1}"
+    return f"{_PRODUCERS[turn]}/{epoch}/{place - _FIRST[epoch - 1] + 1}"
 
 
 def numbers_of(producers: npt.NDArray[np.str_], epochs: Numbers, sequences: Numbers) -> Numbers:
     """The numbers of many ids; -1: it is none of ours."""
     turns = np.full(len(producers), -1, np.int64)
-    for turn, producer in enumerate(PRODUCERS):
+    for turn, producer in enumerate(_PRODUCERS):
         turns[producers == producer] = turn
     known = np.clip(epochs, 1, _EPOCHS)
-    numbers = (_STARTS[known - 1] + sequences - 1) * len(PRODUCERS) + turns
+    numbers = (_STARTS[known - 1] + sequences - 1) * len(_PRODUCERS) + turns
     too_far = sequences > _STARTS[known] - _STARTS[known - 1]
     strange = (turns < 0) | (epochs != known) | (sequences < 1) | too_far
     return np.where(strange, -1, numbers)
@@ -90,6 +90,6 @@ async def publish(bootstrap_servers: str, topic: str, rows: Iterable[tuple[int, 
 
 def _fits(builder: BatchBuilder, number: int) -> bool:
     """Put a record into a batch, if there is room."""
-    headers = [("aiorecover-id", record_id(number).encode())]
+    headers = [("aiorecover-id", _record_id(number).encode())]
     added = builder.append(timestamp=None, key=None, value=b"%d%b" % (number, _FILL), headers=headers)
     return added is not None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.kafka.kills import kill_cycles
-from tests.spark.audited import audited
+from tests.spark.commands import audited
 from tests.spark.landers import Lander
 from tests.spark.table import landed_ids
 from tests.support.cluster import Cluster

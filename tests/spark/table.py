@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-__all__ = ["ID_COLUMNS", "batches", "files", "landed_ids", "landed_values"]
+__all__ = ["ID_COLUMNS", "batches", "files", "landed_ids"]
 
 ID_COLUMNS = ["producer_id", "epoch", "sequence"]
 _ID = "{producer_id}/{epoch}/{sequence}"
@@ -25,11 +25,6 @@ def landed_ids(target: Path) -> Counter[str | None]:
     for rows in batches(target, ID_COLUMNS):
         found.update(_ID.format(**row) if row["sequence"] else None for row in rows.to_pylist())
     return found
-
-
-def landed_values(target: Path) -> Counter[bytes]:
-    """How often each value stands there."""
-    return Counter(value for rows in batches(target, ["value"]) for value in rows["value"].to_pylist())
 
 
 def files(directory: Path) -> dict[str, bytes]:

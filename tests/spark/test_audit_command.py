@@ -9,23 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiokafka import AIOKafkaProducer
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from aiorecover import RecoverableProducer
 from aiorecover.cli.app import app
 from tests.spark import feed
-from tests.spark.feed import P, Q
-from tests.spark.test_manifests import told as manifest
+from tests.spark.feed import P, Q, manifest
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 from tests.support.oracle import read_topic
 
-
-@pytest.fixture(autouse=True)
-def _shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command makes a session and stops it; here it gets the tests' own, which must live on."""
-    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+pytestmark = pytest.mark.usefixtures("shared_session")
 
 
 def run(*arguments: object) -> Result:

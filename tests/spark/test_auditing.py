@@ -15,20 +15,12 @@ from aiorecover.errors import ConfigError
 from aiorecover.record_id import EPOCH_MAX, SEQUENCE_MAX
 from aiorecover.spark import audit
 from tests.spark.by_hand import Epoch, Stored, examine, write_files
-from tests.spark.frames import frame
+from tests.spark.frames import frame, id_rows
 
 BUCKET = 32_768
-
-
-def name(number: int) -> str:
-    """A producer id."""
-    return (
-        f"{number}producer".ljust(13, "a")[:13].replace("0", "z").replace("1", "y").replace("8", "x").replace("9", "w")
-    )
-
-
-WHOLE, HOLES, BORDERS, FAR, ALTERNATING, AGAIN, MIXED, HEADLESS, OLD_EPOCH, RANDOM, TWICE = map(name, range(11))
-GONE = name(77)
+WHOLE, HOLES, BORDERS, FAR, ALTERNATING, AGAIN, MIXED, HEADLESS, OLD_EPOCH, RANDOM, TWICE, GONE = (
+    f"{letter:a<13}" for letter in "bcdefghijklm"
+)
 KNOWN = {(WHOLE, 1): 5, (HOLES, 1): 20, (GONE, 4): 3, (BORDERS, 1): 3 * BUCKET + 2, (FAR, 1): 7}
 
 # Sequences in the order in which they stand in one partition.
@@ -175,8 +167,7 @@ def test_from_the_first_on_a_head_is_not_missing_a_last_may_be_a_data_frame_and_
 def test_a_table_is_audited_by_its_path_and_by_its_name_and_without_places_its_order_is_unknown(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    columns = {"producer_id": [WHOLE, WHOLE, None], "epoch": [1, 1, None], "sequence": [1, 3, None]}
-    rows = frame(spark, pa.table(columns))
+    rows = id_rows(spark, [(WHOLE, 1, 1), (WHOLE, 1, 3), None])
     rows.write.parquet(str(tmp_path / "table"))
     rows.createOrReplaceTempView("by_name")
     for named in (str(tmp_path / "table"), "by_name"):

@@ -1,21 +1,18 @@
 """Topics beside the table that they were landed in, and completeness over time, beside plain Python."""
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
 from aiorecover.record_id import SEQUENCE_MAX
 from aiorecover.spark import audit, compare, timeline
 from tests.spark.feed import P, Q
-from tests.spark.frames import frame
+from tests.spark.frames import Identity, frame, id_rows
 
 BUCKET = 32_768
 START_S = 1_700_000_000
 GONE = "ggggggggggggg"
-Identity = tuple[str, int, int]
 
 TOPICS: set[Identity] = {
     # Whole buckets, and what goes on in the next one; a bucket of which the table has nothing.
@@ -32,17 +29,11 @@ ABSENT: set[Identity] = {
 ONLY_IN_TABLE: set[Identity] = {(P, 2, 2), (P, 3, 1), (Q, 8, BUCKET + 3)}
 
 
-def table(spark: SparkSession, identities: set[Identity], repeated: int, strangers: int) -> DataFrame:
-    rows: list[Any] = [*identities, *list(identities)[:repeated], *[(None, None, None)] * strangers]
-    types = pa.string(), pa.int32(), pa.int64()
-    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
-    return frame(spark, pa.table(columns, ["producer_id", "epoch", "sequence"]))
-
-
 def test_what_the_table_lacks_is_named_by_ranges_that_are_as_long_as_they_go(spark: SparkSession) -> None:
-    topics = table(spark, TOPICS, repeated=100, strangers=3)
-    landed = table(spark, TOPICS - ABSENT | ONLY_IN_TABLE, repeated=7, strangers=2)
-    with compare(topics, landed) as found:
+    in_table = TOPICS - ABSENT | ONLY_IN_TABLE
+    topics = id_rows(spark, [*TOPICS, *list(TOPICS)[:100], *[None] * 3])
+    table = id_rows(spark, [*in_table, *list(in_table)[:7], *[None] * 2])
+    with compare(topics, table) as found:
         ranges = [tuple(row) for row in found.absent.collect()]
         totals = found.totals.collect()[0].asDict()
     named = [(*row[:2], sequence) for row in ranges for sequence in range(row[2], row[3] + 1)]
@@ -52,7 +43,7 @@ def test_what_the_table_lacks_is_named_by_ranges_that_are_as_long_as_they_go(spa
     assert all((P, 1, beside) not in ABSENT for border in borders for beside in border)
     assert totals == {
         "in_topics": len(TOPICS),
-        "in_table": len(TOPICS - ABSENT | ONLY_IN_TABLE),
+        "in_table": len(in_table),
         "absent": len(ABSENT),
         "only_in_table": len(ONLY_IN_TABLE),
         "without_id_in_topics": 3,

@@ -2,17 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from aiorecover.cli.app import app
-from tests.spark.test_manifests import told as manifest
+from tests.spark.feed import manifest
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
@@ -20,13 +19,10 @@ CLEAN, GAPS, AGAIN, COPIED, HELD, MIXED = (f"{name:a<13}" for name in ("c", "g",
 LETTERS, GONE, FAR = (f"{name:a<13}" for name in ("d", "n", "z"))
 
 
-@pytest.fixture(autouse=True)
-def _shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command makes a session and stops it; here it gets the tests' own, which must live on."""
-    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+pytestmark = pytest.mark.usefixtures("shared_session")
 
 
-def rows(producer_id: str, epoch: int, sequences: Iterator[int] | range | list[int]) -> list[tuple[str, bytes]]:
+def rows(producer_id: str, epoch: int, sequences: Iterable[int]) -> list[tuple[str, bytes]]:
     return [(f"{producer_id}/{epoch}/{sequence}", b"value %d" % sequence) for sequence in sequences]
 
 
@@ -56,8 +52,9 @@ MANIFESTS = [
 ]
 
 
-async def published(cluster: Cluster, topic: str, other: str, audit_topic: str) -> AsyncExitStack:
-    """Return what keeps the transaction open."""
+@asynccontextmanager
+async def published(cluster: Cluster, topic: str, other: str, audit_topic: str) -> AsyncIterator[None]:
+    """Publish all, the last 27 after the first record of a transaction that is open until the end."""
     servers = cluster.bootstrap_servers
     async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
         for record_id, value in RECORDS:
@@ -69,16 +66,14 @@ async def published(cluster: Cluster, topic: str, other: str, audit_topic: str) 
         for key, value in MANIFESTS:
             await producer.send(audit_topic, value, key=key, partition=0)
         await producer.flush()
-    async with AsyncExitStack() as stack:
-        foreign = AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"foreign-{topic}")
-        await stack.enter_async_context(foreign)
+    async with AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"foreign-{topic}") as foreign:
         await foreign.begin_transaction()
         await foreign.send_and_wait(topic, b"open", partition=0)
         async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
             for record_id, value in rows(HELD, 1, range(4, 31)):
                 await producer.send(topic, value, partition=0, headers=[("aiorecover-id", record_id.encode())])
             await producer.flush()
-        return stack.pop_all()
+        yield
 
 
 def audited(engine: str, *words: str) -> tuple[int, dict[str, Any]]:
@@ -93,7 +88,7 @@ def test_both_engines_give_the_same_answer_on_the_same_topics(kafka: Cluster, to
     words += ["--manifests", told, "--last", f"{GONE}/4/3", "--last", f"{FAR}/1/65600"]
 
     async def answers() -> list[tuple[int, dict[str, Any]]]:
-        async with await published(kafka, name, other, told):
+        async with published(kafka, name, other, told):
             return [await asyncio.to_thread(audited, engine, *words) for engine in ("local", "spark")]
 
     local, spark = admin.run(answers())

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,18 +13,14 @@ from typer.testing import CliRunner, Result
 from aiorecover.cli import land as command
 from aiorecover.cli.app import app
 from aiorecover.spark.packages import SPARK
-from tests.spark.feed import P, Rows, landing, published
+from tests.spark.feed import P, Rows, landing, published, rows_of
 from tests.spark.table import landed_ids
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
 ROWS: Rows = [(0, f"{P}/1/1"), (0, f"{P}/1/1"), (0, "nobody's"), (0, None)]
 
-
-@pytest.fixture(autouse=True)
-def _shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command makes a session and stops it; here it gets the tests' own, which must live on."""
-    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+pytestmark = pytest.mark.usefixtures("shared_session")
 
 
 def run(cluster: Cluster, topic: str, directory: Path, *arguments: str) -> Result:
@@ -68,9 +63,9 @@ def test_records_that_kafka_deleted_before_they_were_landed_are_status_3_and_a_s
     spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = topic(kafka, partitions=1)
-    admin.run(published(kafka, name, [(0, f"{P}/1/{sequence}") for sequence in range(1, 6)]))
+    admin.run(published(kafka, name, rows_of(range(1, 6))))
     assert run(kafka, name, tmp_path).exit_code == 0
-    admin.run(published(kafka, name, [(0, f"{P}/1/{sequence}") for sequence in range(6, 11)]))
+    admin.run(published(kafka, name, rows_of(range(6, 11))))
     admin.run(admin.delete_records(kafka.bootstrap_servers, name, 0, before=8))
     done = run(kafka, name, tmp_path)
     assert done.exit_code == 3, done.output
@@ -106,14 +101,14 @@ def test_a_conflict_is_status_4_and_what_an_open_transaction_holds_up_is_told(
 ) -> None:
     name = topic(kafka, partitions=1)
     admin.run(published(kafka, name, ROWS))
-    admin.run(published(kafka, name, [(0, f"{P}/1/1")], b"forwarded"))
+    admin.run(published(kafka, name, rows_of([1]), b"forwarded"))
 
     async def landed_beside_an_open_transaction() -> Result:
         servers = kafka.bootstrap_servers
         async with AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"foreign-{name}") as foreign:
             await foreign.begin_transaction()
             await foreign.send_and_wait(name, b"open", partition=0)
-            await published(kafka, name, [(0, f"{P}/1/{sequence}") for sequence in range(2, 32)])
+            await published(kafka, name, rows_of(range(2, 32)))
             done = await asyncio.to_thread(run, kafka, name, tmp_path, "--json")
             await foreign.abort_transaction()
             return done
@@ -125,23 +120,16 @@ def test_a_conflict_is_status_4_and_what_an_open_transaction_holds_up_is_told(
     assert json.loads(run(kafka, name, tmp_path, "--json").stdout)["landed"] == 30
 
 
-async def published_at(cluster: Cluster, topic: str, sequences: Iterable[int], timestamp_ms: int) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-        for sequence in sequences:
-            header = ("aiorecover-id", f"{P}/1/{sequence}".encode())
-            await producer.send_and_wait(topic, b"v", partition=0, timestamp_ms=timestamp_ms, headers=[header])
-
-
 def test_a_record_that_spark_cannot_convert_is_named_and_what_is_said_to_do_lands_all(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     most = (1 << 63) - 1
     name = topic(kafka, partitions=1, config={"message.timestamp.after.max.ms": str(most)})
     moment = 1_764_000_000_000
-    admin.run(published_at(kafka, name, [1, 2], moment))
+    admin.run(published(kafka, name, rows_of([1, 2]), timestamp_ms=moment))
     assert run(kafka, name, tmp_path).exit_code == 0
     for sequences, timestamp_ms in [([3], moment), ([4], most // 1000 + 1), ([5], moment)]:
-        admin.run(published_at(kafka, name, sequences, timestamp_ms))
+        admin.run(published(kafka, name, rows_of(sequences), timestamp_ms=timestamp_ms))
     done = run(kafka, name, tmp_path)
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
     assert done.stderr.startswith("the timestamp of a record is beyond Spark's range: no landing gets past it")
@@ -151,7 +139,7 @@ def test_a_record_that_spark_cannot_convert_is_named_and_what_is_said_to_do_land
     )
     assert audited.exit_code == 2, audited.output
     assert audited.stderr.endswith(f"topic='{name}' partition=0 offset=3\n")
-    admin.run(published_at(kafka, name, [3, 4], moment))
+    admin.run(published(kafka, name, rows_of([3, 4]), timestamp_ms=moment))
     admin.run(admin.delete_records(kafka.bootstrap_servers, name, 0, before=4))
     done = run(kafka, name, tmp_path, "--kafka-option", "failOnDataLoss=false")
     assert done.exit_code == 0, done.output

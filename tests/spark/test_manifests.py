@@ -9,19 +9,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from aiorecover.spark import audit, read_manifests
-from tests.spark.feed import P, Q
-from tests.spark.frames import frame
+from tests.spark.feed import P, Q, manifest
+from tests.spark.frames import Identity, frame, id_rows
 
 Rows = list[tuple[bytes, bytes | None]]
-Identities = set[tuple[str, int, int]]
+Identities = set[Identity]
 KINDS = ("dead_lettered", "damaged")
-
-
-def told(producer_id: str, epoch: int, part: int = 0, **said: Any) -> tuple[bytes, bytes]:
-    """One manifest, as a record of the audit topic."""
-    manifest = {"version": 1, "producer_id": producer_id, "epoch": epoch, "part": part, "time_ms": 1}
-    manifest |= {"last": 0, "settled": 0, "sealed": False, **said}
-    return f"{producer_id}/{epoch}/{part}".encode(), json.dumps(manifest).encode()
 
 
 def topic_of(spark: SparkSession, rows: Rows) -> DataFrame:
@@ -34,13 +27,6 @@ def topic_of(spark: SparkSession, rows: Rows) -> DataFrame:
     return frame(spark, pa.table(table))
 
 
-def records(spark: SparkSession, identities: Identities) -> DataFrame:
-    types = {"producer_id": pa.string(), "epoch": pa.int32(), "sequence": pa.int64()}
-    columns = zip(*identities, strict=True) if identities else [[], [], []]
-    arrays = [pa.array(list(column), kind) for column, kind in zip(columns, types.values(), strict=True)]
-    return frame(spark, pa.table(arrays, list(types)))
-
-
 def verdicts(spark: SparkSession, rows: Rows, records: DataFrame | str) -> list[tuple[Any, ...]]:
     """(producer id, epoch, first, last, count, verdict, why, tail) of each range that is missing."""
     with read_manifests(topic_of(spark, rows)) as said, audit(records, manifests=said) as found:
@@ -50,16 +36,16 @@ def verdicts(spark: SparkSession, rows: Rows, records: DataFrame | str) -> list[
 
 def test_a_missing_tail_a_dead_letter_and_a_lost_record_in_the_middle_are_told_apart(spark: SparkSession) -> None:
     rows: Rows = [
-        told(P, 1, last=50, settled=40),
-        told(P, 1, last=60, settled=60, sealed=True, dead_lettered=((17, 18),)),
-        told(P, 2, last=100, settled=80),
-        told(P, 3, last=100, settled=80),
-        told(P, 3, 1, last=95, settled=95, sealed=True),
-        told(P, 4, last=5, settled=5, sealed=True),
+        manifest(P, 1, last=50, settled=40),
+        manifest(P, 1, last=60, settled=60, sealed=True, dead_lettered=((17, 18),)),
+        manifest(P, 2, last=100, settled=80),
+        manifest(P, 3, last=100, settled=80),
+        manifest(P, 3, 1, last=95, settled=95, sealed=True),
+        manifest(P, 4, last=5, settled=5, sealed=True),
     ]
     identities = {(P, 1, sequence) for sequence in range(1, 58)} - {(P, 1, 17), (P, 1, 18), (P, 1, 30)}
     identities |= {(P, epoch, sequence) for epoch in (2, 3) for sequence in range(1, 91)} | {(Q, 7, 1), (Q, 7, 4)}
-    assert verdicts(spark, rows, records(spark, identities)) == [
+    assert verdicts(spark, rows, id_rows(spark, identities)) == [
         (P, 1, 17, 18, 2, "dead_lettered", None, False),
         (P, 1, 30, 30, 1, "lost", "settled", False),
         (P, 1, 58, 60, 3, "lost", "settled", True),
@@ -72,8 +58,8 @@ def test_a_missing_tail_a_dead_letter_and_a_lost_record_in_the_middle_are_told_a
 
 
 def test_of_a_table_by_its_path_what_its_producer_has_settled_is_not_in_it(spark: SparkSession, tmp_path: Path) -> None:
-    rows: Rows = [told(P, 1, last=9, settled=7, sealed=True, dead_lettered=((2, 2),), damaged=((4, 4),))]
-    records(spark, {(P, 1, 1), (P, 1, 6)}).write.parquet(str(tmp_path / "table"))
+    rows: Rows = [manifest(P, 1, last=9, settled=7, sealed=True, dead_lettered=((2, 2),), damaged=((4, 4),))]
+    id_rows(spark, {(P, 1, 1), (P, 1, 6)}).write.parquet(str(tmp_path / "table"))
     assert [row[2:4] + row[5:7] for row in verdicts(spark, rows, str(tmp_path / "table"))] == [
         (2, 2, "dead_lettered", None),
         (3, 3, "not_in_table", "settled"),
@@ -124,8 +110,8 @@ def test_verdicts_are_those_of_plain_sets_in_ranges_as_long_as_they_go(spark: Sp
             ranges = {kind: some_of(last, chance) for kind in KINDS}
             end = chance.randrange(last + 1)
             settled, sealed = chance.randrange(end + 1), chance.random() < 0.4
-            rows.append(told(owner, epoch, part, last=end, settled=settled, sealed=sealed, **ranges))
-    found = verdicts(spark, rows, records(spark, identities))
+            rows.append(manifest(owner, epoch, part, last=end, settled=settled, sealed=sealed, **ranges))
+    found = verdicts(spark, rows, id_rows(spark, identities))
     named = {
         (producer, epoch, sequence): verdict
         for producer, epoch, first, last, _, verdict, *_ in found
@@ -138,8 +124,8 @@ def test_verdicts_are_those_of_plain_sets_in_ranges_as_long_as_they_go(spark: Sp
 
 
 def test_of_a_key_the_newest_counts_and_what_is_no_manifest_is_counted(spark: SparkSession) -> None:
-    rows: Rows = [(b"k1", b"nonsense"), (b"k2", told(P, 3, last=9, version=2)[1]), (b"k3", b"nonsense"), (b"k3", None)]
-    rows += [told(P, 1, last=4), told(P, 1, last=6, settled=5)]
+    rows: Rows = [manifest(P, 1, last=4), manifest(P, 1, last=6, settled=5)]
+    rows += [(b"k1", b"nonsense"), (b"k2", manifest(P, 3, last=9, version=2)[1]), (b"k3", b"nonsense"), (b"k3", None)]
     with read_manifests(topic_of(spark, rows)) as said:
         assert said.unreadable.collect()[0]["count"] == 2
         assert [tuple(row)[:5] for row in said.epochs.collect()] == [(P, 1, 6, 5, None)]
@@ -147,13 +133,13 @@ def test_of_a_key_the_newest_counts_and_what_is_no_manifest_is_counted(spark: Sp
 
 def test_how_many_epochs_are_open_or_untold_is_counted_where_nothing_is_missing(spark: SparkSession) -> None:
     rows: Rows = [
-        told(P, 1, last=2, settled=2, time_ms=5_000),  # passed: something of a later epoch is settled
-        told(P, 2, last=1, settled=1, time_ms=9_000),
-        told(P, 3, last=1, settled=0, time_ms=9_500),
-        told(Q, 7, last=1, settled=1, sealed=True, time_ms=2_000),
+        manifest(P, 1, last=2, settled=2, time_ms=5_000),  # passed: something of a later epoch is settled
+        manifest(P, 2, last=1, settled=1, time_ms=9_000),
+        manifest(P, 3, last=1, settled=0, time_ms=9_500),
+        manifest(Q, 7, last=1, settled=1, sealed=True, time_ms=2_000),
     ]
     identities = {(P, 1, 1), (P, 1, 2), (P, 2, 1), (P, 3, 1), (Q, 7, 1), (Q, 8, 1)}
-    with read_manifests(topic_of(spark, rows)) as said, audit(records(spark, identities), manifests=said) as found:
+    with read_manifests(topic_of(spark, rows)) as said, audit(id_rows(spark, identities), manifests=said) as found:
         one = found.totals.collect()[0].asDict()
     unknown = {"missing": 0, "open_epochs": 2, "open_oldest": f"{P}/2", "open_told_ms": 9_000, "untold_epochs": 1}
     assert one.items() >= unknown.items()

@@ -6,8 +6,8 @@ from aiorecover import record_id_of
 from aiorecover.record_id import EPOCH_MAX, SEQUENCE_MAX
 from aiorecover.record_id import parse_record_id as parse_text
 from aiorecover.spark import parse_record_id
+from tests.spark.feed import P
 
-P = "abcdefghij234"
 TEXTS = [
     f"{P}/1/1",
     f"{P}/{EPOCH_MAX}/{SEQUENCE_MAX}",
