@@ -12,8 +12,8 @@ from benchmarks.child import call
 from benchmarks.figures import Spread, spread
 from benchmarks.setting import Result, Setting, Table
 from benchmarks.spark.beside import CORES, NAME, Seconds, turns
-from tests.spark.planted_rows import Planted, planted, said, write
-from tests.spark.started import started
+from tests.spark.planted_rows import Planted, audit_rows, plant, write_table
+from tests.spark.session import start_spark
 
 ROUNDS = 3
 ROWS = 4_000_000
@@ -53,14 +53,14 @@ def run(setting: Setting) -> Result:
 def measure(directory: str, rows: int, rounds: int) -> dict[str, Any]:
     """Seconds of each round but the first."""
     place = Path(directory)
-    spark = started(place, NAME, master=f"local[{CORES}]", settings={"spark.driver.memory": _MEMORY})
-    what = planted(1, rows, rows // _ROWS_A_FAULT)
-    table = write(spark, what, place / "table")
+    spark = start_spark(place, NAME, master=f"local[{CORES}]", settings={"spark.driver.memory": _MEMORY})
+    planted = plant(1, rows, rows // _ROWS_A_FAULT)
+    table = write_table(spark, planted, place / "table")
 
     def audited(*, order: bool) -> Callable[[int], Callable[[], None]]:
         def contender(_: int) -> Callable[[], None]:
-            found = said(table, what, order=order)
-            return lambda: _check(found["totals"][0].asDict(), what, order=order)
+            found = audit_rows(table, planted, order=order)
+            return lambda: _check(found["totals"][0].asDict(), planted, order=order)
 
         return contender
 
@@ -79,11 +79,11 @@ def _bitmaps(table: DataFrame) -> DataFrame:
     return table.groupBy("producer_id", "epoch", bucket).agg(F.bitmap_construct_agg(bit_of(F.col("sequence"))))
 
 
-def _check(totals: dict[str, Any], what: Planted, *, order: bool) -> None:
+def _check(totals: dict[str, Any], planted: Planted, *, order: bool) -> None:
     wanted = {
-        "missing": len(what.missing),
-        "repeated": len(what.repeated),
-        "out_of_order": len(what.out_of_order) if order else None,
+        "missing": len(planted.missing),
+        "repeated": len(planted.repeated),
+        "out_of_order": len(planted.out_of_order) if order else None,
     }
     found = {name: totals[name] for name in wanted}
     assert found == wanted, f"the audit found something else: {found=} {wanted=}"

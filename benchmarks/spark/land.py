@@ -12,7 +12,7 @@ from benchmarks.setting import Result, Setting, Table
 from benchmarks.spark.beside import CORES, NAME, Seconds, turns
 from tests.spark.lakes import KINDS, Lake, lake
 from tests.spark.mixed import PARTITIONS, mixed, publish
-from tests.spark.started import started
+from tests.spark.session import start_spark
 from tests.support import admin
 
 ROUNDS = 3
@@ -64,7 +64,7 @@ def _table(measured: list[Seconds], rows: int) -> Table:
 
 def measure(bootstrap_servers: str, topic: str, directory: str, rows: int, records: int, rounds: int) -> dict[str, Any]:
     """Seconds of all, of each round but the first."""
-    spark = started(Path(directory), NAME, master=f"local[{CORES}]", settings=_DEFAULTS)
+    spark = start_spark(Path(directory), NAME, master=f"local[{CORES}]", settings=_DEFAULTS)
 
     def contender(kind: str, way: Callable[..., None], expected: int) -> Callable[[int], Callable[[], None]]:
         def work(number: int) -> Callable[[], None]:

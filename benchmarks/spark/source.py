@@ -9,7 +9,7 @@ from benchmarks.child import call
 from benchmarks.figures import spread
 from benchmarks.setting import Result, Setting, Table
 from benchmarks.spark.beside import CORES, NAME
-from tests.spark.started import started
+from tests.spark.session import start_spark
 
 ROUNDS = 3
 ROWS = 1_000_000
@@ -54,7 +54,7 @@ async def fill(directory: str, rows: int) -> dict[str, Any]:
 
 def measure(directory: str, rows: int, rounds: int) -> dict[str, Any]:
     """Seconds of each round but the first."""
-    spark = started(Path(directory), NAME, master=f"local[{CORES}]")
+    spark = start_spark(Path(directory), NAME, master=f"local[{CORES}]")
     frame = spark.read.format("aiorecover").load(str(Path(directory) / "wal"))
     found = frame.where("state = 'waiting'").count()
     assert found == rows, f"the ring is not read as it was left: {found=} {rows=}"

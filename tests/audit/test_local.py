@@ -78,8 +78,8 @@ def test_each_epoch_is_found_as_plain_python_finds_it(drawn: list[Any], seed: in
             epoch.out_of_order,
         )
         assert ranges(found["missing"], key) == epoch.missing
-        assert ranges(found["repeated"], key) == epoch.again
-        assert ranges(found["out_of_order"], key) == epoch.behind
+        assert ranges(found["repeated"], key) == epoch.repeated_ranges
+        assert ranges(found["out_of_order"], key) == epoch.out_of_order_ranges
     assert sum(row["repeated"] for row in found["repeated"]) == found["totals"]["repeated"]
     looks: dict[Any, set[Any]] = {}
     for one, value in contents:

@@ -19,8 +19,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from tests.prove.rounds import chosen, progress
-from tests.spark.planted_rows import Cost, Planted, measured, planted, write
-from tests.spark.started import started
+from tests.spark.planted_rows import Cost, Planted, measure, plant, write_table
+from tests.spark.session import start_spark
 from tests.support.jars import JarsError
 
 __all__ = ["main", "too_dear"]
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began, seed = time.monotonic(), chosen(options.seed)
     directory = Path(tempfile.mkdtemp(prefix="aiorecover-audit-"))
     try:
-        spark = started(directory, "aiorecover audit", settings={"spark.driver.memory": _MEMORY})
+        spark = start_spark(directory, "aiorecover audit", settings={"spark.driver.memory": _MEMORY})
     except JarsError as error:
         print(f"jars: {error}", file=sys.stderr)
         return 2
@@ -44,16 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for share in (_TENTH, 1):
         # As many faults to a row in both: what names them costs by the buckets that have one.
         rows = options.count // share
-        what = planted(seed, rows, options.faults // share)
-        tables.append((what, write(spark, what, directory / f"rows={rows}")))
-    measured(tables[0][1], tables[0][0])  # Java warms up
+        planted = plant(seed, rows, options.faults // share)
+        tables.append((planted, write_table(spark, planted, directory / f"rows={rows}")))
+    measure(tables[0][1], tables[0][0])  # Java warms up
     costs = [[_cost(*table) for table in tables] for _ in range(options.rounds)]
     spark.stop()
     wrong = [one for pair in costs for cost in pair for one in cost.wrong] + too_dear(costs)
     few, many = ([pair[which] for pair in costs] for which in (0, 1))
     print(
-        f"{'NOT OK' if wrong else 'proved'}: seed={seed} rows={options.count} missing={len(what.missing)} "
-        f"repeated={len(what.repeated)} out_of_order={len(what.out_of_order)} wrong={len(wrong)} "
+        f"{'NOT OK' if wrong else 'proved'}: seed={seed} rows={options.count} missing={len(planted.missing)} "
+        f"repeated={len(planted.repeated)} out_of_order={len(planted.out_of_order)} wrong={len(wrong)} "
         f"us_per_row={_median(few, _time):.3f}/{_median(many, _time):.3f} "
         f"shuffled_per_row={_median(few, _shuffled):.3f}/{_median(many, _shuffled):.3f} "
         f"seconds={time.monotonic() - began:.0f}"
@@ -86,8 +86,8 @@ def _median(costs: Sequence[Cost], of: Callable[[Cost], float]) -> float:
     return statistics.median(map(of, costs))
 
 
-def _cost(what: Planted, table: DataFrame) -> Cost:
-    cost = measured(table, what)
+def _cost(planted: Planted, table: DataFrame) -> Cost:
+    cost = measure(table, planted)
     progress(
         f"rows={cost.rows} seconds={cost.seconds:.1f} us_per_row={cost.us_per_row:.3f} "
         f"shuffled={cost.shuffled} wrong={len(cost.wrong)}"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.prove.once import Judged, prove_once
-from tests.spark.killed_landing import WHO, run_landing
+from tests.spark.killed_landing import VICTIMS, run_landing
 from tests.spark.lakes import KINDS
 from tests.support.broker import Cluster, choose_cluster
 
@@ -29,11 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
     parser.add_argument("--count", type=int, default=2_000_000, help="how many records (default 2000000)")
     parser.add_argument("--kills", type=int, default=10, help="how often some are killed (default 10)")
-    parser.add_argument("--who", choices=WHO, default=WHO[0], help="are killed (default drivers)")
+    parser.add_argument("--who", choices=VICTIMS, default=VICTIMS[0], help="are killed (default drivers)")
     parser.add_argument("--format", choices=list(KINDS), default="parquet", help="of the table (default parquet)")
     parser.add_argument("--batches", type=int, default=20, help="how many batches, at least (default 20)")
     options = parser.parse_args(arguments)
-    asked = {"records": options.count, "kills": options.kills, "batches": options.batches, "who": options.who}
+    asked = {"records": options.count, "kills": options.kills, "batches": options.batches, "victims": options.who}
     asked["format"] = options.format
 
     def run(cluster: Cluster, directory: Path, seed: int) -> Judged:

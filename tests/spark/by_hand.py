@@ -1,6 +1,6 @@
-"""Records as they stand in Kafka, put into Parquet files for Spark, and their faults found by plain Python.
+"""The audit in plain Python: records as Kafka stores them, their faults, and Parquet files of them for Spark.
 
-Nothing here uses aiorecover or Spark: only the header `aiorecover-id` and the form of its text are known.
+Nothing here uses aiorecover or Spark: it knows only the header `aiorecover-id` and the form of its text.
 """
 
 import itertools
@@ -29,7 +29,7 @@ _COLUMNS = pa.schema(
 
 
 class Stored(NamedTuple):
-    """A record in its place; `identity` is (producer id, epoch, sequence), None for a record of another producer."""
+    """A record in Kafka; `identity` is (producer id, epoch, sequence), None: another producer wrote it."""
 
     topic: str
     partition: int
@@ -47,14 +47,12 @@ class Epoch(NamedTuple):
     missing: list[tuple[int, int]]
     repeated: int
     out_of_order: int | None
-    again: list[tuple[int, int]] = []  # noqa: RUF012 - of a tuple
-    """The ranges of those that are there more than once."""
-    behind: list[tuple[int, int]] = []  # noqa: RUF012 - of a tuple
-    """The ranges of those that are out of order."""
+    repeated_ranges: list[tuple[int, int]] = []  # noqa: RUF012 - a NamedTuple's default
+    out_of_order_ranges: list[tuple[int, int]] = []  # noqa: RUF012 - a NamedTuple's default
 
 
 def write_files(directory: Path, stored: Sequence[Stored], cuts: Sequence[int]) -> None:
-    """The records in files that end at `cuts`, of different sizes: Spark reads large files first."""
+    """Write the records into files that end at `cuts`, of different sizes: Spark reads large files first."""
     for number, (begin, end) in enumerate(itertools.pairwise([0, *cuts, len(stored)])):
         part = stored[begin:end]
         headers = [_headers(*one.identity) if one.identity else None for one in part]
@@ -79,27 +77,27 @@ def _headers(producer_id: str, epoch: int, sequence: int) -> list[tuple[str, byt
 
 
 def examine(stored: Iterable[Stored], known_last: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Epoch]:
-    """Sequence by sequence."""
+    """Return the expected result of each producer and epoch, found sequence by sequence."""
     log = sorted(stored, key=lambda one: (one.topic, one.partition, one.offset))
-    appearances: dict[tuple[str, int], list[int]] = defaultdict(list)
-    orderly: set[tuple[str, int, int]] = set()
+    sequences: dict[tuple[str, int], list[int]] = defaultdict(list)
+    in_order: set[tuple[str, int, int]] = set()
     highest: dict[tuple[str, int, str], tuple[int, int]] = {}
     for one in log:
         if one.identity is None:
             continue
         producer_id, epoch, sequence = one.identity
-        appearances[producer_id, epoch].append(sequence)
+        sequences[producer_id, epoch].append(sequence)
         lane = one.topic, one.partition, producer_id
         if (epoch, sequence) > highest.get(lane, (0, 0)):
-            orderly.add(one.identity)
+            in_order.add(one.identity)
             highest[lane] = epoch, sequence
-    return {key: _epoch(key, appearances[key], known_last.get(key, 0), orderly) for key in {*appearances, *known_last}}
+    return {key: _epoch(key, sequences[key], known_last.get(key, 0), in_order) for key in {*sequences, *known_last}}
 
 
-def _epoch(key: tuple[str, int], sequences: list[int], known: int, orderly: set[tuple[str, int, int]]) -> Epoch:
+def _epoch(key: tuple[str, int], sequences: list[int], known: int, in_order: set[tuple[str, int, int]]) -> Epoch:
     there = set(sequences)
     last = max([known, *there])
-    behind = [sequence for sequence in there if (*key, sequence) not in orderly]
+    out_of_order = [sequence for sequence in there if (*key, sequence) not in in_order]
     return Epoch(
         first=min(there, default=None),
         last=max(there, default=None),
@@ -107,9 +105,9 @@ def _epoch(key: tuple[str, int], sequences: list[int], known: int, orderly: set[
         found=len(there),
         missing=_ranges(sequence for sequence in range(1, last + 1) if sequence not in there),
         repeated=len(sequences) - len(there),
-        out_of_order=len(behind),
-        again=_ranges(sequence for sequence, times in Counter(sequences).items() if times > 1),
-        behind=_ranges(behind),
+        out_of_order=len(out_of_order),
+        repeated_ranges=_ranges(sequence for sequence, times in Counter(sequences).items() if times > 1),
+        out_of_order_ranges=_ranges(out_of_order),
     )
 
 

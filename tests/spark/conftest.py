@@ -1,4 +1,4 @@
-"""One Spark session for all tests here: starting it is the slowest part by far."""
+"""One Spark session for all tests here: its start is the slowest part by far."""
 
 import gc
 from collections.abc import Iterator
@@ -7,39 +7,39 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.session import start_spark, stop_spark
 from tests.spark.settings import PLAIN
-from tests.spark.started import ended, started
 
 _HERE = Path(__file__).parent
-_TIMEOUT_S = 600  # the first test starts Spark: seconds by itself, minutes where the machine does much else
+_TIMEOUT_S = 600  # the first test starts Spark: seconds on an idle machine, minutes on a busy one
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
-            # What pyspark hands over goes through sockets that it leaves to the garbage collector.
+            # pyspark passes data through sockets that it leaves to the garbage collector.
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 
 @pytest.fixture(autouse=True)
-def _sockets_collected() -> Iterator[None]:
-    """Here, and not in a later test of something else, which would be blamed."""
+def _collect_sockets() -> Iterator[None]:
+    """Collect pyspark's sockets here: a later test of something else would be blamed for them."""
     yield
     gc.collect()
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    # A task is tried twice.
-    session = started(tmp_path_factory.mktemp("spark"), "aiorecover tests", master="local[2, 2]", settings=PLAIN)
+    # Spark tries a task twice.
+    session = start_spark(tmp_path_factory.mktemp("spark"), "aiorecover tests", master="local[2, 2]", settings=PLAIN)
     yield session
-    ended(session)
+    stop_spark(session)
 
 
 @pytest.fixture
 def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the session of the tests alive in commands, which get this one and would stop it."""
+    """Keep the session of the tests alive: a command in this process gets it, and would stop it."""
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)
 
 

@@ -1,27 +1,29 @@
-"""Drivers that die at a certain moment of a certain batch, without a process of their own."""
+"""A driver that dies at one step of one batch, without a process of its own."""
 
 import pytest
 from pyspark.sql import DataFrame
 
 from aiorecover.spark.stores import Store
 
-__all__ = ["DeathError", "dying"]
+__all__ = ["DeathError", "die_in_batch"]
 
 
 class DeathError(Exception):
-    """Ends a batch as the end of its driver would: nothing after it happens."""
+    """The end of the driver: nothing after it happens."""
 
 
-def dying(monkeypatch: pytest.MonkeyPatch, store: type[Store], suffix: str, batch_id: int, *, added: bool) -> None:
-    """Die with this batch in the store whose name ends with ``suffix``, or right before it is ``added``."""
+def die_in_batch(
+    monkeypatch: pytest.MonkeyPatch, store: type[Store], suffix: str, batch_id: int, *, added: bool
+) -> None:
+    """Have the driver die before or, with ``added``, after the table whose name ends in ``suffix`` gets this batch."""
     append = store.append
 
-    def dies(self: Store, rows: DataFrame, number: int, mark: str) -> None:
-        here = number == batch_id and self.name.endswith(suffix)
-        if here and not added:
+    def append_or_die(self: Store, rows: DataFrame, number: int, mark: str) -> None:
+        dies = number == batch_id and self.name.endswith(suffix)
+        if dies and not added:
             raise DeathError
         append(self, rows, number, mark)
-        if here:
+        if dies:
             raise DeathError
 
-    monkeypatch.setattr(store, "append", dies)
+    monkeypatch.setattr(store, "append", append_or_die)

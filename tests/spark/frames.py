@@ -1,4 +1,4 @@
-"""Arrow's tables as data frames, which Spark takes from version 4 on."""
+"""Data frames from tables of Arrow, also for Spark 3.5, which takes none."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ _ID_COLUMNS = pa.schema([("producer_id", pa.string()), ("epoch", pa.int32()), ("
 
 
 def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """Return the same rows."""
+    """Return the table's rows as a data frame."""
     if SPARK == "3.5":
         return spark.createDataFrame(table.to_pylist(), from_arrow_schema(table.schema))
     return spark.createDataFrame(table)

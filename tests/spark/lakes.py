@@ -1,4 +1,4 @@
-"""Where tests land, in each format, and how others than the landing read and change what is there."""
+"""Targets of landings in each format, read and changed by Spark alone."""
 
 import os
 from collections import Counter
@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
 
 from aiorecover.spark.stores import KINDS, Store
-from tests.spark.buckets import stored
+from tests.spark.buckets import storage_path
 
 __all__ = ["KINDS", "Lake", "lake"]
 
@@ -18,7 +18,7 @@ _ID = "if(sequence is null, null, concat_ws('/', producer_id, epoch, sequence))"
 
 @dataclass(frozen=True)
 class Lake:
-    """A target that is not there yet, and where it will be."""
+    """A target, whether it exists or not."""
 
     spark: SparkSession
     format: str
@@ -26,11 +26,11 @@ class Lake:
 
     @property
     def store(self) -> type[Store]:
-        """The class that lands in it."""
+        """Return the class that writes this format."""
         return KINDS[self.format]
 
     def rows(self, suffix: str = "") -> DataFrame:
-        """Return what another reader finds, in the target or in what stands beside it."""
+        """Return the rows of the target, or of its table with this suffix."""
         name = f"{self.target}{suffix}"
         if self.format == "iceberg":
             self.spark.catalog.refreshTable(name)
@@ -38,18 +38,17 @@ class Lake:
         return self.spark.read.format(self.format).load(name)
 
     def ids(self) -> Counter[str | None]:
-        """Count how often each id stands there."""
-        found = self.rows().selectExpr(_ID).collect()
-        return Counter(one[0] for one in found)
+        """Count the rows of each id; None: rows without an id."""
+        return Counter(row[0] for row in self.rows().selectExpr(_ID).collect())
 
-    def change(self, *, left_out: int, again: int, other: int) -> None:
-        """By hand: leave out a record, repeat one, and repeat one with another value; by their sequences."""
-        rows = self.rows().localCheckpoint()  # what is written over cannot be read meanwhile
-        ours = F.col("epoch") == 1
-        added = rows.where(ours & F.col("sequence").isin(again, other))
-        added = added.withColumn("value", F.when(F.col("sequence") == other, b"forged").otherwise(F.col("value")))
-        left = rows.where(~F.coalesce(ours & (F.col("sequence") == left_out), F.lit(False)))
-        changed = left.unionByName(added)
+    def change(self, *, removed: int, repeated: int, forged: int) -> None:
+        """Remove a record of epoch 1, repeat one, and repeat one with another value, by their sequences."""
+        rows = self.rows().localCheckpoint()  # Spark cannot read what it overwrites
+        in_epoch = F.col("epoch") == 1
+        added = rows.where(in_epoch & F.col("sequence").isin(repeated, forged))
+        added = added.withColumn("value", F.when(F.col("sequence") == forged, b"forged").otherwise(F.col("value")))
+        kept = rows.where(~F.coalesce(in_epoch & (F.col("sequence") == removed), F.lit(False)))
+        changed = kept.unionByName(added)
         if self.format == "iceberg":
             changed.writeTo(self.target).overwrite(F.lit(True))
         else:
@@ -57,6 +56,6 @@ class Lake:
 
 
 def lake(spark: SparkSession, kind: str, directory: Path) -> Lake:
-    """One of this format, in the directory."""
-    target = f"lake.tests.t{os.urandom(4).hex()}" if kind == "iceberg" else stored(directory / "table")
+    """Return a new target of this format, in the directory or in the session's catalogue."""
+    target = f"lake.tests.t{os.urandom(4).hex()}" if kind == "iceberg" else storage_path(directory / "table")
     return Lake(spark, kind, target)

@@ -1,7 +1,7 @@
-"""Records by the million for the proofs of landing: of four producers, mixed among their neighbours, some repeated.
+"""Millions of records for the proofs of landing: four producers, mixed among their neighbours, some repeated.
 
-A record is known by its number: 0, 1, 2, … up to how many there are. Its id says which number it is, and so does its
-value, so that whoever finds it need not ask anybody what should be there.
+Each record has a number: 0, 1, 2, … Both its id and its value contain the number, so a reader of the table needs no
+list of what was published.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ __all__ = ["PARTITIONS", "Numbers", "mixed", "numbers_of", "publish"]
 
 PARTITIONS = 6
 _PRODUCERS = ("abcdefghij234", "klmnopqrst567", "uvwxyzabcd234", "efghijklmn567")
-_EPOCHS = 2_000  # of a producer, at most; some 60 million records
+_EPOCHS = 2_000  # of a producer, at most: some 60 million records
 _LENGTHS = [random.Random(f"epoch {epoch}").randrange(500, 60_000) for epoch in range(_EPOCHS)]
-_STARTS = np.cumsum([0, *_LENGTHS])  # how many records its epochs before have, of every producer alike
+_STARTS = np.cumsum([0, *_LENGTHS])  # the records of all epochs before, the same for each producer
 _FIRST = _STARTS.tolist()
-_NEIGHBOURS = 50_000  # records that come in any order: what several workers and partitions do, and more
+_NEIGHBOURS = 50_000  # records in any order: more disorder than workers and partitions make
 _BATCH_BYTES = 500_000
-_UNDER_WAY = 32  # batches at a time
+_IN_FLIGHT = 32  # batches
 _FILL = b"." * 100
 
 Numbers = npt.NDArray[np.int64]
@@ -38,19 +38,19 @@ def _record_id(number: int) -> str:
 
 
 def numbers_of(producers: npt.NDArray[np.str_], epochs: Numbers, sequences: Numbers) -> Numbers:
-    """The numbers of many ids; -1: it is none of ours."""
+    """Return the numbers of many ids; -1: an id that `mixed` does not use."""
     turns = np.full(len(producers), -1, np.int64)
     for turn, producer in enumerate(_PRODUCERS):
         turns[producers == producer] = turn
     known = np.clip(epochs, 1, _EPOCHS)
     numbers = (_STARTS[known - 1] + sequences - 1) * len(_PRODUCERS) + turns
     too_far = sequences > _STARTS[known] - _STARTS[known - 1]
-    strange = (turns < 0) | (epochs != known) | (sequences < 1) | too_far
-    return np.where(strange, -1, numbers)
+    unknown = (turns < 0) | (epochs != known) | (sequences < 1) | too_far
+    return np.where(unknown, -1, numbers)
 
 
 def mixed(seed: int, count: int, repeats: float) -> Iterator[tuple[int, int]]:
-    """Yield (partition, number), each number once, and a share of them again, at any later place."""
+    """Yield (partition, number): each number once, and this share of them again, anywhere later."""
     rng = random.Random(seed)
     for first in range(0, count, _NEIGHBOURS):
         beyond = min(first + _NEIGHBOURS, count)
@@ -61,35 +61,35 @@ def mixed(seed: int, count: int, repeats: float) -> Iterator[tuple[int, int]]:
 
 
 async def publish(bootstrap_servers: str, topic: str, rows: Iterable[tuple[int, int]]) -> int:
-    """Publish them as the library would, and with aiokafka alone; how many these were."""
+    """Publish the rows with the headers of the library, by aiokafka alone; return their count."""
     count = 0
     async with AIOKafkaProducer(bootstrap_servers=bootstrap_servers, max_batch_size=_BATCH_BYTES) as producer:
         builders: dict[int, BatchBuilder] = {}
-        under_way: set[asyncio.Future[object]] = set()
+        in_flight: set[asyncio.Future[object]] = set()
 
         async def send(partition: int) -> None:
-            nonlocal under_way
-            under_way.add(await producer.send_batch(builders.pop(partition), topic, partition=partition))
-            if len(under_way) >= _UNDER_WAY:
-                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            nonlocal in_flight
+            in_flight.add(await producer.send_batch(builders.pop(partition), topic, partition=partition))
+            if len(in_flight) >= _IN_FLIGHT:
+                done, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
                 for future in done:
                     future.result()
 
         for partition, number in rows:
             count += 1
-            if partition in builders and not _fits(builders[partition], number):
+            if partition in builders and not _add(builders[partition], number):
                 await send(partition)
             if partition not in builders:
                 builders[partition] = producer.create_batch()
-                assert _fits(builders[partition], number)
+                assert _add(builders[partition], number)
         for partition in list(builders):
             await send(partition)
-        await asyncio.gather(*under_way)
+        await asyncio.gather(*in_flight)
     return count
 
 
-def _fits(builder: BatchBuilder, number: int) -> bool:
-    """Put a record into a batch, if there is room."""
+def _add(builder: BatchBuilder, number: int) -> bool:
+    """Add a record to a batch; return whether there was room."""
     headers = [("aiorecover-id", _record_id(number).encode())]
     added = builder.append(timestamp=None, key=None, value=b"%d%b" % (number, _FILL), headers=headers)
     return added is not None

@@ -1,8 +1,8 @@
-"""From `publish` to the table, and everything on the way is killed: producers, brokers, and the drivers of Spark.
+"""From `publish` to the table, while producers, brokers and the drivers of Spark are killed.
 
-Processes publish through one directory and are killed, beside brokers that are killed and frozen, while drivers that
-land their topic die in the middle of their batches. Then the rest is delivered and landed, and three that know nothing
-of one another have to agree: a plain consumer that reads the topic, pyarrow, which reads the table, and the audit.
+Processes publish through one directory and are killed, brokers are killed and frozen, and drivers that land the topic
+die in the middle of their batches. Then the rest is delivered and landed, and three independent readers must agree: a
+plain consumer of the topic, pyarrow on the table, and the audit.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.kafka.kills import kill_cycles
-from tests.spark.commands import audited
+from tests.spark.commands import audit_report
 from tests.spark.landers import Lander
 from tests.spark.table import landed_ids
 from tests.support.cluster import Cluster
@@ -25,7 +25,7 @@ from tests.support.oracle import Verdict, read_topic
 __all__ = ["Outcome", "run_pipeline"]
 
 _BATCH_RECORDS = 20_000
-_LONGEST_REST_S = 3.0  # of a driver in the middle of a batch
+_KILLED_WITHIN_S = 3.0  # after the begin of a batch
 _LAND_WITHIN_S = 900.0
 
 
@@ -35,21 +35,21 @@ class Outcome:
 
     verdict: Verdict
     kills: int
-    """Of drivers."""
+    """Kills of drivers."""
     hits: int
-    """Of these, in the middle of a batch."""
+    """Kills of drivers in the middle of a batch."""
     consumed: int
     """Records in Kafka."""
     lacking: Counter[str | None]
-    """Ids that a consumer finds and the table does not have."""
+    """Ids of records in Kafka that the table lacks."""
     surplus: Counter[str | None]
-    """Ids that the table has more often than a consumer."""
+    """Ids that the table has more often than Kafka."""
     audit: dict[str, Any]
-    """Of topic and table."""
+    """The report on topic and table."""
 
     @property
     def ok(self) -> bool:
-        """Nothing is missing anywhere, and all agree."""
+        """Return whether no record is missing anywhere, and all three agree."""
         totals, compared = self.audit["totals"], self.audit["compared"]["totals"]
         found = totals["missing"], totals["repeated"], totals["found"], compared["absent"]
         return self.verdict.ok and not (self.lacking or self.surplus) and found == (0, 0, self.consumed, 0)
@@ -64,7 +64,7 @@ class Outcome:
 def run_pipeline(
     cluster: Cluster, directory: Path, *, seed: int, cycles: int, report: Callable[[str], None] = lambda _: None
 ) -> Outcome:
-    """Kill so many producers, and drivers meanwhile; judge."""
+    """Kill producers this many times, and drivers meanwhile; return the outcome."""
     topic, servers = f"pipeline-{os.urandom(4).hex()}", cluster.bootstrap_servers
     cluster.create_topic(topic, 6)
     lander = Lander(servers, [topic], directory / "lake", _BATCH_RECORDS)
@@ -75,13 +75,13 @@ def run_pipeline(
         driver.finish(_LAND_WITHIN_S)
     consumed = Counter(record.record_id for record in asyncio.run(read_topic(servers, topic)))
     landed = landed_ids(Path(lander.target))
-    audit = audited(lander.directory, table=lander.target, bootstrap_servers=servers, topics=[topic])
+    audit = audit_report(lander.directory, table=lander.target, bootstrap_servers=servers, topics=[topic])
     lacking, surplus = consumed - landed, landed - consumed
     return Outcome(verdict, drivers.kills, drivers.hits, consumed.total(), lacking, surplus, audit)
 
 
 class _Drivers:
-    """Drivers that land what comes, and are killed one after the other, in a thread."""
+    """A thread that starts drivers, one after the other, and kills each of them in a batch."""
 
     def __init__(self, lander: Lander, chance: random.Random, report: Callable[[str], None]) -> None:
         self.kills = self.hits = 0
@@ -103,15 +103,15 @@ class _Drivers:
     def _run(self) -> None:
         try:
             while not self._over.is_set():
-                self._one()
-        except BaseException as error:  # noqa: BLE001 - handed on by __exit__
+                self._start_and_kill()
+        except BaseException as error:  # noqa: BLE001 - __exit__ raises it
             self._failure = error
 
-    def _one(self) -> None:
-        before = self._lander.begun()
+    def _start_and_kill(self) -> None:
+        before = self._lander.last_begun()
         with self._lander.start(available_now=False) as driver:
-            driver.until(lambda: self._lander.begun() > before or self._over.is_set())
-            driver.rest(self._chance.uniform(0.0, min(self._lander.batch_s(), _LONGEST_REST_S)))
+            driver.wait_until(lambda: self._lander.last_begun() > before or self._over.is_set())
+            driver.run_for(self._chance.uniform(0.0, min(self._lander.batch_s(), _KILLED_WITHIN_S)))
             self.hits += driver.kill()
         self.kills += 1
         self._report(f"driver_kills={self.kills} in_a_batch={self.hits}")

@@ -27,7 +27,7 @@ def run(*arguments: object) -> Result:
 
 
 async def published(cluster: Cluster, topic: str, identities: list[str | None]) -> None:
-    await feed.published(cluster, topic, [(0, identity) for identity in identities])
+    await feed.publish(cluster, topic, [(0, identity) for identity in identities])
 
 
 def write_table(directory: Path, sequences: list[int], **more: Any) -> Path:

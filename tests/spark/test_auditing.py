@@ -145,8 +145,8 @@ def test_the_faults_are_really_in_the_records(found: Found) -> None:
     assert len(chaos.missing) > 250
     assert (65_530, 65_539) in chaos.missing
     assert min(chaos.repeated, chaos.out_of_order or 0) > 300
-    assert found.epochs[MIXED, 1].behind == [(2, 2), (4, 4), (7, 9)]
-    assert found.epochs[TWICE, 1].again == [(7, 7), (BUCKET - 1, BUCKET + 2)]
+    assert found.epochs[MIXED, 1].out_of_order_ranges == [(2, 2), (4, 4), (7, 9)]
+    assert found.epochs[TWICE, 1].repeated_ranges == [(7, 7), (BUCKET - 1, BUCKET + 2)]
     assert [found.epochs[OLD_EPOCH, epoch].out_of_order for epoch in (1, 2, 5)] == [1, 0, 0]
 
 

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from aiorecover.errors import ConfigError
 from aiorecover.spark.packages import SPARK, packages_for
 from aiorecover.spark.session import clear_errors, start_session
-from tests.spark.commands import Command, audit_words, land_words, started_command
-from tests.spark.feed import landing, once, published, shuffled
+from tests.spark.commands import Command, audit_words, land_words, running_command
+from tests.spark.feed import each_id_once, land_all, publish, rows_of, shuffled_rows
 from tests.spark.table import landed_ids
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
@@ -31,13 +31,13 @@ CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{pyspark.__version__
 
 def stopped(command: Command, number: signal.Signals, *, group: bool) -> str:
     """Stop it, and return its one line; it prints and leaves nothing else."""
-    before, began = len(command.complained()), time.monotonic()
+    before, began = len(command.error_lines()), time.monotonic()
     command.send(number, group=group)
-    status = command.end()
+    status = command.wait()
     took = time.monotonic() - began
-    lines = command.complained()[before:]
+    lines = command.error_lines()[before:]
     assert (status, len(lines)) == (128 + number, 1), "\n".join(lines)
-    assert command.members() == {}
+    assert command.processes() == {}
     assert took < BOUND_S
     return lines[0]
 
@@ -45,39 +45,39 @@ def stopped(command: Command, number: signal.Signals, *, group: bool) -> str:
 def test_ctrl_c_in_the_middle_of_a_batch_is_a_line_and_the_next_start_lands_each_record_once(
     spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    name, rows, query = topic(kafka, partitions=3), shuffled(2), tmp_path / "checkpoint" / "query"
-    admin.run(published(kafka, name, rows))
-    with started_command(tmp_path, land_words(kafka, name, tmp_path, "--available-now")) as command:
-        command.until((query / "offsets" / "0").exists)
+    name, rows, query = topic(kafka, partitions=3), shuffled_rows(2), tmp_path / "checkpoint" / "query"
+    admin.run(publish(kafka, name, rows))
+    with running_command(tmp_path, land_words(kafka, name, tmp_path, "--available-now")) as command:
+        command.wait_until((query / "offsets" / "0").exists)
         said = stopped(command, INT, group=True)
     told = "stopped: 0 batches with 0 records were landed since the start"
     assert said == f"{told}; the next start with the same target and checkpoint goes on from there"
     assert not (query / "commits" / "0").exists(), "it was to be in a batch"
-    landing(spark, kafka, name, tmp_path)
-    assert landed_ids(tmp_path / "table") == once(rows)
+    land_all(spark, kafka, name, tmp_path)
+    assert landed_ids(tmp_path / "table") == each_id_once(rows)
 
 
 def test_an_audit_that_starts_java_ends_with_it_where_it_is_terminated(kafka: Cluster, tmp_path: Path) -> None:
-    with started_command(tmp_path, audit_words(kafka, "never-read", tmp_path)) as command:
-        command.until(lambda: len(command.members()) > 1)
+    with running_command(tmp_path, audit_words(kafka, "never-read", tmp_path)) as command:
+        command.wait_until(lambda: len(command.processes()) > 1)
         time.sleep(0.5)
         began = time.monotonic()
         command.send(TERM, group=False)
-        assert (command.end(), command.members()) == (143, {}), "\n".join(command.complained())
+        assert (command.wait(), command.processes()) == (143, {}), "\n".join(command.error_lines())
         assert time.monotonic() - began < BOUND_S
-        assert command.complained()[-1].startswith("stopped: nothing is said of the records")
+        assert command.error_lines()[-1].startswith("stopped: nothing is said of the records")
 
 
 def test_where_java_is_killed_the_last_line_says_so_and_no_stack_is_shown(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = topic(kafka, partitions=1)
-    admin.run(published(kafka, name, [(0, "abcdefghij234/1/1")]))
-    with started_command(tmp_path, land_words(kafka, name, tmp_path)) as command:
-        command.until((tmp_path / "checkpoint" / "query" / "offsets" / "0").exists)
-        os.kill(command.members()["java"], signal.SIGKILL)
-        assert command.end() == 1, "\n".join(command.complained())
-        lines = command.complained()
+    admin.run(publish(kafka, name, rows_of([1])))
+    with running_command(tmp_path, land_words(kafka, name, tmp_path)) as command:
+        command.wait_until((tmp_path / "checkpoint" / "query" / "offsets" / "0").exists)
+        os.kill(command.processes()["java"], signal.SIGKILL)
+        assert command.wait() == 1, "\n".join(command.error_lines())
+        lines = command.error_lines()
     assert lines[-1].startswith("Spark's Java is gone, killed or by itself")
     assert lines[-1].endswith("java_status=-9")
     assert len(lines) <= MOST_LINES, "\n".join(lines)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from aiorecover.cli import land as command
 from aiorecover.cli.app import app
 from aiorecover.spark.packages import SPARK
-from tests.spark.feed import P, Rows, landing, published, rows_of
+from tests.spark.feed import P, Rows, land_all, publish, rows_of
 from tests.spark.table import landed_ids
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
@@ -38,7 +38,7 @@ def test_each_batch_is_told_and_the_end_is_status_0_and_a_topic_that_was_made_an
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = topic(kafka, partitions=1)
-    admin.run(published(kafka, name, ROWS))
+    admin.run(publish(kafka, name, ROWS))
     done = run(kafka, name, tmp_path, "--files-per-batch", "1")
     assert done.exit_code == 0, done.output
     told = "batch 0: 2 landed, 1 of them without an id, 1 repeats left out, 1 with an undecodable id in the quarantine"
@@ -63,9 +63,9 @@ def test_records_that_kafka_deleted_before_they_were_landed_are_status_3_and_a_s
     spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = topic(kafka, partitions=1)
-    admin.run(published(kafka, name, rows_of(range(1, 6))))
+    admin.run(publish(kafka, name, rows_of(range(1, 6))))
     assert run(kafka, name, tmp_path).exit_code == 0
-    admin.run(published(kafka, name, rows_of(range(6, 11))))
+    admin.run(publish(kafka, name, rows_of(range(6, 11))))
     admin.run(admin.delete_records(kafka.bootstrap_servers, name, 0, before=8))
     done = run(kafka, name, tmp_path)
     assert done.exit_code == 3, done.output
@@ -73,7 +73,7 @@ def test_records_that_kafka_deleted_before_they_were_landed_are_status_3_and_a_s
     assert said.startswith("Kafka has deleted records that were to be read next")
     within = "from=5" if SPARK == "3.5" else "within=5-9"
     assert said.endswith(f" topic={name} partition=0 {within}")
-    landing(spark, kafka, name, tmp_path, options={"failOnDataLoss": "false"})
+    land_all(spark, kafka, name, tmp_path, options={"failOnDataLoss": "false"})
     assert landed_ids(tmp_path / "table").keys() == {f"{P}/1/{sequence}" for sequence in (1, 2, 3, 4, 5, 9, 10)}
 
 
@@ -100,15 +100,15 @@ def test_a_conflict_is_status_4_and_what_an_open_transaction_holds_up_is_told(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = topic(kafka, partitions=1)
-    admin.run(published(kafka, name, ROWS))
-    admin.run(published(kafka, name, rows_of([1]), b"forwarded"))
+    admin.run(publish(kafka, name, ROWS))
+    admin.run(publish(kafka, name, rows_of([1]), b"forwarded"))
 
     async def landed_beside_an_open_transaction() -> Result:
         servers = kafka.bootstrap_servers
         async with AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"foreign-{name}") as foreign:
             await foreign.begin_transaction()
             await foreign.send_and_wait(name, b"open", partition=0)
-            await published(kafka, name, rows_of(range(2, 32)))
+            await publish(kafka, name, rows_of(range(2, 32)))
             done = await asyncio.to_thread(run, kafka, name, tmp_path, "--json")
             await foreign.abort_transaction()
             return done
@@ -126,10 +126,10 @@ def test_a_record_that_spark_cannot_convert_is_named_and_what_is_said_to_do_land
     most = (1 << 63) - 1
     name = topic(kafka, partitions=1, config={"message.timestamp.after.max.ms": str(most)})
     moment = 1_764_000_000_000
-    admin.run(published(kafka, name, rows_of([1, 2]), timestamp_ms=moment))
+    admin.run(publish(kafka, name, rows_of([1, 2]), timestamp_ms=moment))
     assert run(kafka, name, tmp_path).exit_code == 0
     for sequences, timestamp_ms in [([3], moment), ([4], most // 1000 + 1), ([5], moment)]:
-        admin.run(published(kafka, name, rows_of(sequences), timestamp_ms=timestamp_ms))
+        admin.run(publish(kafka, name, rows_of(sequences), timestamp_ms=timestamp_ms))
     done = run(kafka, name, tmp_path)
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
     assert done.stderr.startswith("the timestamp of a record is beyond Spark's range: no landing gets past it")
@@ -139,7 +139,7 @@ def test_a_record_that_spark_cannot_convert_is_named_and_what_is_said_to_do_land
     )
     assert audited.exit_code == 2, audited.output
     assert audited.stderr.endswith(f"topic='{name}' partition=0 offset=3\n")
-    admin.run(published(kafka, name, rows_of([3, 4]), timestamp_ms=moment))
+    admin.run(publish(kafka, name, rows_of([3, 4]), timestamp_ms=moment))
     admin.run(admin.delete_records(kafka.bootstrap_servers, name, 0, before=4))
     done = run(kafka, name, tmp_path, "--kafka-option", "failOnDataLoss=false")
     assert done.exit_code == 0, done.output

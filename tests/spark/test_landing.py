@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from aiorecover.errors import ConfigError
 from aiorecover.spark import audit, compare, land, read_topics, seen
 from aiorecover.spark.stores import store_for
-from tests.spark.death import dying
-from tests.spark.feed import P, Q, Rows, landing, once, published, shuffled
+from tests.spark.death import die_in_batch
+from tests.spark.feed import P, Q, Rows, each_id_once, land_all, publish, shuffled_rows
 from tests.spark.lakes import KINDS, lake
-from tests.spark.table import files, landed_ids
+from tests.spark.table import landed_ids, read_files
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
@@ -37,10 +37,10 @@ def test_each_record_is_landed_once_whenever_the_driver_dies_and_what_is_changed
     kind: str, spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(seen, "WHOLE_EACH", 2)  # the ids are compacted between these batches
-    name, rows, target = topic(kafka, partitions=3), shuffled(1), lake(spark, kind, tmp_path)
+    name, rows, target = topic(kafka, partitions=3), shuffled_rows(1), lake(spark, kind, tmp_path)
 
-    def land_all() -> Counter[str]:
-        told = landing(spark, kafka, name, tmp_path, target.target, format=kind)
+    def land_rest() -> Counter[str]:
+        told = land_all(spark, kafka, name, tmp_path, target.target, format=kind)
         counts = Counter[str]()
         for one in told:
             counts += Counter(
@@ -48,34 +48,34 @@ def test_each_record_is_landed_once_whenever_the_driver_dies_and_what_is_changed
             )
         return counts
 
-    admin.run(published(kafka, name, rows))
+    admin.run(publish(kafka, name, rows))
     for batch_id, suffix, added in DEATHS[kind]:
         with monkeypatch.context() as patch:
-            dying(patch, target.store, suffix or target.target, batch_id, added=added)
+            die_in_batch(patch, target.store, suffix or target.target, batch_id, added=added)
             with pytest.raises(StreamingQueryException, match="DeathError"):
-                land_all()
-    land_all()
-    assert target.ids() == once(rows)
+                land_rest()
+    land_rest()
+    assert target.ids() == each_id_once(rows)
     # What came before comes again under new offsets, with records that are new, and with others under their ids.
     again = [row for row in rows if row[1] is not None][:200]
     more: Rows = [*again, (0, f"{P}/1/801"), (1, f"{Q}/1/1"), (2, f"{Q}/1/1"), (0, "nobody's"), (1, f"{P}/1/x")]
-    admin.run(published(kafka, name, more))
+    admin.run(publish(kafka, name, more))
     copied: Rows = [(1, f"{P}/1/5"), (2, f"{P}/1/801")]
-    admin.run(published(kafka, name, copied, b"forwarded"))
+    admin.run(publish(kafka, name, copied, b"forwarded"))
     if kind == "parquet":
         with monkeypatch.context() as patch:
-            dying(patch, target.store, "__quarantine", 3, added=True)
+            die_in_batch(patch, target.store, "__quarantine", 3, added=True)
             with pytest.raises(StreamingQueryException, match="DeathError"):
-                land_all()
-    assert land_all() == Counter(landed=2, repeats=201, conflicts=2, undecodable=2)
-    assert target.ids() == once([*rows, *more[:-2]])
+                land_rest()
+    assert land_rest() == Counter(landed=2, repeats=201, conflicts=2, undecodable=2)
+    assert target.ids() == each_id_once([*rows, *more[:-2]])
     apart = target.rows("__quarantine").select("reason", "value").collect()
     assert Counter((reason, bytes(value)) for reason, value in apart) == {
         ("conflict", b"forwarded"): 2,
         ("undecodable", b"value"): 2,
     }
     assert target.rows("__ids").select("batch_id").distinct().count() <= 2, "the state stays small"
-    target.change(left_out=700, again=701, other=702)
+    target.change(removed=700, repeated=701, forged=702)
     topics = read_topics(spark, [name], kafka.bootstrap_servers)
     with audit(target.rows()) as found, compare(topics, target.rows()) as compared:
         for what, ranges in {"missing": [(700, 700)], "repeated": [(701, 702)], "conflicts": [(702, 702)]}.items():
@@ -132,7 +132,7 @@ def test_what_an_aborted_transaction_left_is_neither_landed_nor_found(
 ) -> None:
     name = topic(kafka, partitions=1)
     admin.run(published_in_transactions(kafka, name))
-    assert [(one.landed, one.repeats) for one in landing(spark, kafka, name, tmp_path)] == [(2, 1)]
+    assert [(one.landed, one.repeats) for one in land_all(spark, kafka, name, tmp_path)] == [(2, 1)]
     assert landed_ids(tmp_path / "table") == Counter([f"{P}/1/1", f"{P}/1/3"])
     with audit(read_topics(spark, [name], kafka.bootstrap_servers), known_last={(P, 1): 4}) as found:
         assert [(row["first"], row["last"]) for row in found.missing.collect()] == [(2, 2), (4, 4)]
@@ -162,12 +162,12 @@ def test_a_checkpoint_is_refused_beside_another_target_another_state_or_other_to
 ) -> None:
     one, other, cut = topic(kafka, partitions=3), topic(kafka, partitions=1), topic(kafka, partitions=1)
     checkpoint, table = tmp_path / "checkpoint", str(tmp_path / "table")
-    admin.run(published(kafka, one, [(0, f"{P}/1/1")]))
-    landing(spark, kafka, one, tmp_path)
+    admin.run(publish(kafka, one, [(0, f"{P}/1/1")]))
+    land_all(spark, kafka, one, tmp_path)
     shutil.copytree(checkpoint, tmp_path / "backup")
-    admin.run(published(kafka, one, [(0, f"{P}/1/1"), (1, f"{P}/1/2")]))
-    landing(spark, kafka, one, tmp_path)
-    before = files(tmp_path)
+    admin.run(publish(kafka, one, [(0, f"{P}/1/1"), (1, f"{P}/1/2")]))
+    land_all(spark, kafka, one, tmp_path)
+    before = read_files(tmp_path)
 
     def refused(said: str, topics: list[str], target: str, checkpoint: Path) -> None:
         with pytest.raises(ConfigError, match=said):
@@ -178,18 +178,18 @@ def test_a_checkpoint_is_refused_beside_another_target_another_state_or_other_to
     refused("holds batches that this checkpoint knows nothing of", [one], table, tmp_path / "backup")
     refused(re.escape(f"absent={[one]}"), [other], table, checkpoint)
     refused("something else is in the target", [one], str(tmp_path / "backup"), tmp_path / "new")
-    admin.run(published(kafka, cut, [(0, f"{Q}/2/1")]))
+    admin.run(publish(kafka, cut, [(0, f"{Q}/2/1")]))
     admin.run(admin.delete_records(kafka.bootstrap_servers, cut, 0, before=1))
     refused(f"deleted the first records of an added topic.* begins={cut}-0:1", [one, cut], table, checkpoint)
     ids = tmp_path / "table__ids"
     ids.rename(tmp_path / "lost")
     refused("which ids were landed is not known any more", [one], table, checkpoint)
     (tmp_path / "lost").rename(ids)
-    left = files(tmp_path)
+    left = read_files(tmp_path)
     assert {path: left[path] for path in before} == before
     # An added topic is landed from its first record.
-    admin.run(published(kafka, other, [(0, f"{Q}/1/1"), (0, f"{P}/1/2")]))
-    landing(spark, kafka, [one, other], tmp_path)
+    admin.run(publish(kafka, other, [(0, f"{Q}/1/1"), (0, f"{P}/1/2")]))
+    land_all(spark, kafka, [one, other], tmp_path)
     assert landed_ids(tmp_path / "table") == Counter([f"{P}/1/1", f"{P}/1/2", f"{Q}/1/1"])
 
 
@@ -197,16 +197,16 @@ def test_a_table_that_has_lost_a_column_is_refused_before_the_batch_and_nothing_
     spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name, target = topic(kafka, partitions=1), lake(spark, "iceberg", tmp_path)
-    admin.run(published(kafka, name, [(0, f"{P}/1/1")]))
-    landing(spark, kafka, name, tmp_path, target.target)
+    admin.run(publish(kafka, name, [(0, f"{P}/1/1")]))
+    land_all(spark, kafka, name, tmp_path, target.target)
     spark.sql(f"ALTER TABLE {target.target} DROP COLUMN value")
     spark.sql(f"ALTER TABLE {target.target} ADD COLUMN comment string")  # of the user's own: none of ours
-    admin.run(published(kafka, name, [(0, f"{P}/1/2")]))
+    admin.run(publish(kafka, name, [(0, f"{P}/1/2")]))
     for _ in range(2):
         with pytest.raises(ConfigError, match=r"lacks columns that are landed: add them again, .* absent=value$"):
-            landing(spark, kafka, name, tmp_path, target.target)
+            land_all(spark, kafka, name, tmp_path, target.target)
     spark.sql(f"ALTER TABLE {target.target} ADD COLUMN value binary")
-    landing(spark, kafka, name, tmp_path, target.target)
+    land_all(spark, kafka, name, tmp_path, target.target)
     assert target.ids() == Counter([f"{P}/1/1", f"{P}/1/2"])
 
 

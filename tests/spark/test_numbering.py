@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation cal
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark import audit, last_ids, read_topics, with_record_ids
-from tests.spark.feed import landing
+from tests.spark.feed import land_all
 from tests.spark.frames import frame
 from tests.support.cluster import Cluster, TopicFactory
 
@@ -43,7 +43,7 @@ def test_what_tasks_and_jobs_publish_again_is_landed_once_and_the_audit_finds_no
         rows.write.format("kafka").options(
             **{"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": name, "includeHeaders": "true"}
         ).save()
-    told = landing(spark, kafka, name, tmp_path, max_offsets_per_trigger=10_000)
+    told = land_all(spark, kafka, name, tmp_path, max_offsets_per_trigger=10_000)
     assert [(one.landed, one.repeats, one.conflicts, one.without_id) for one in told] == [(ROWS, ROWS + 700, 0, 0)]
     records = read_topics(spark, [name], kafka.bootstrap_servers)
     with audit(records, known_last=last_ids(second)) as found:

@@ -1,4 +1,4 @@
-"""A Spark of this process, set up as the tests have it."""
+"""A Spark session in this process, with the settings of the tests."""
 
 import os
 import sys
@@ -10,14 +10,14 @@ from pyspark.sql import SparkSession
 
 from tests.spark.settings import session_settings
 
-__all__ = ["ended", "started"]
+__all__ = ["start_spark", "stop_spark"]
 
 
-def started(
+def start_spark(
     directory: Path, name: str, *, master: str = "local[2]", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """``directory`` takes what it needs meanwhile; ``settings`` win over those of the tests."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else its workers' Python is whichever is called python3
+    """Return a session that keeps its files in ``directory``; ``settings`` win over those of the tests."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers run whichever Python is called python3
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**session_settings(directory), **(settings or {})}.items():
         builder = builder.config(key, value)
@@ -26,8 +26,8 @@ def started(
     return session
 
 
-def ended(session: SparkSession, within_s: float = 60) -> None:
-    """Stop it, and Java, too: pyspark keeps it for a next session."""
+def stop_spark(session: SparkSession, within_s: float = 60) -> None:
+    """Stop the session and its Java, which pyspark would keep for the next session."""
     session.stop()
     gateway = SparkContext._gateway
     assert gateway is not None
