@@ -1,4 +1,4 @@
-"""`aiorecover land` and `audit` as processes of their own: signals, a Java that dies, and what has to be installed."""
+"""`aiorecover land` and `audit` in processes of their own: signals, a Java that dies, missing installations."""
 
 import os
 import signal
@@ -23,14 +23,14 @@ from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
-BOUND_S = 20.0  # eight by its own clocks, of which it takes two or three; the rest is for a busy machine
-MOST_LINES = 30  # Spark's warnings as it starts, its errors in a line each, and our own
+BOUND_S = 20.0  # the command allows itself eight and takes two or three; a busy machine takes more
+MOST_LINES = 30  # Spark's warnings at its start, its errors in a line each, and the command's
 SCALA = "2.12" if SPARK == "3.5" else "2.13"
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{pyspark.__version__}"
 
 
-def stopped(command: Command, number: signal.Signals, *, group: bool) -> str:
-    """Stop it, and return its one line; it prints and leaves nothing else."""
+def stop(command: Command, number: signal.Signals, *, group: bool) -> str:
+    """Stop the command; return its last line. It writes no other line, and leaves no process."""
     before, began = len(command.error_lines()), time.monotonic()
     command.send(number, group=group)
     status = command.wait()
@@ -42,22 +42,22 @@ def stopped(command: Command, number: signal.Signals, *, group: bool) -> str:
     return lines[0]
 
 
-def test_ctrl_c_in_the_middle_of_a_batch_is_a_line_and_the_next_start_lands_each_record_once(
+def test_ctrl_c_in_a_batch_prints_one_line_and_the_next_start_lands_each_record_once(
     spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name, rows, query = topic(kafka, partitions=3), shuffled_rows(2), tmp_path / "checkpoint" / "query"
     admin.run(publish(kafka, name, rows))
     with running_command(tmp_path, land_words(kafka, name, tmp_path, "--available-now")) as command:
         command.wait_until((query / "offsets" / "0").exists)
-        said = stopped(command, INT, group=True)
-    told = "stopped: 0 batches with 0 records were landed since the start"
-    assert said == f"{told}; the next start with the same target and checkpoint goes on from there"
-    assert not (query / "commits" / "0").exists(), "it was to be in a batch"
+        line = stop(command, INT, group=True)
+    counts = "stopped: 0 batches with 0 records were landed since the start"
+    assert line == f"{counts}; the next start with the same target and checkpoint goes on from there"
+    assert not (query / "commits" / "0").exists(), "the signal came after the batch"
     land_all(spark, kafka, name, tmp_path)
     assert landed_ids(tmp_path / "table") == each_id_once(rows)
 
 
-def test_an_audit_that_starts_java_ends_with_it_where_it_is_terminated(kafka: Cluster, tmp_path: Path) -> None:
+def test_sigterm_ends_an_audit_and_its_java(kafka: Cluster, tmp_path: Path) -> None:
     with running_command(tmp_path, audit_words(kafka, "never-read", tmp_path)) as command:
         command.wait_until(lambda: len(command.processes()) > 1)
         time.sleep(0.5)
@@ -68,7 +68,7 @@ def test_an_audit_that_starts_java_ends_with_it_where_it_is_terminated(kafka: Cl
         assert command.error_lines()[-1].startswith("stopped: nothing is said of the records")
 
 
-def test_where_java_is_killed_the_last_line_says_so_and_no_stack_is_shown(
+def test_a_killed_java_is_named_in_the_last_line_without_a_stack(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = topic(kafka, partitions=1)
@@ -84,7 +84,7 @@ def test_where_java_is_killed_the_last_line_says_so_and_no_stack_is_shown(
     assert not any(line.lstrip().startswith(("at ", "Traceback")) for line in lines), "\n".join(lines)
 
 
-# -- what has to be installed ------------------------------------------------------------------------------------------
+# -- missing installations ---------------------------------------------------------------------------------------------
 
 NOT_INSTALLED = """
 import sys
@@ -99,13 +99,13 @@ IVY = """<ivysettings><settings defaultResolver="only"/><resolvers>
 
 
 def hadoop_version() -> str:
-    """Of the jars that pyspark brings."""
+    """Return the version of Hadoop in pyspark's jars."""
     client = next((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar"))
     return client.stem.removeprefix("hadoop-client-api-")
 
 
 def last_line(tmp_path: Path, before: str = "", settings: Sequence[str] = (), **environment: str) -> str:
-    """Return the last line of an `audit` that is refused, in a process of its own."""
+    """Run an `audit` that ends with status 2, in a process of its own; return its last line."""
     start = f"{before}\nimport sys\nfrom aiorecover.cli import main; sys.argv[0] = 'aiorecover'; main()"
     kafka = ["--bootstrap-servers", "127.0.0.1:1", "--topic", "orders"]
     conf = [word for setting in settings for word in ("--conf", setting)]
@@ -121,9 +121,8 @@ def last_line(tmp_path: Path, before: str = "", settings: Sequence[str] = (), **
     return done.stderr.splitlines()[-1]
 
 
-def test_where_the_extra_is_not_installed_one_line_says_how_to_have_it(tmp_path: Path) -> None:
-    said = "pyspark is not installed: pip install 'aiorecover[spark]'"
-    assert last_line(tmp_path, NOT_INSTALLED) == said
+def test_a_missing_extra_is_one_line_that_says_how_to_install_it(tmp_path: Path) -> None:
+    assert last_line(tmp_path, NOT_INSTALLED) == "pyspark is not installed: pip install 'aiorecover[spark]'"
 
 
 def test_a_wrong_spark_home_or_java_is_one_line_that_says_what_to_do(
@@ -136,7 +135,7 @@ def test_a_wrong_spark_home_or_java_is_one_line_that_says_what_to_do(
         start_session("test", None, {})
 
 
-def test_the_connector_is_fetched_unless_it_is_brought_and_a_line_says_where_it_cannot_be(tmp_path: Path) -> None:
+def test_the_connector_is_fetched_unless_it_is_named_and_a_failed_fetch_is_one_line(tmp_path: Path) -> None:
     assert packages_for({}) == {"spark.jars.packages": CONNECTOR}
     assert packages_for({"spark.jars": ""}) == {}
     assert packages_for({"spark.jars.packages": "org:x:1"}) == {"spark.jars.packages": f"org:x:1,{CONNECTOR}"}
@@ -151,7 +150,7 @@ def test_the_connector_is_fetched_unless_it_is_brought_and_a_line_says_where_it_
     assert line.endswith(f" missing={CONNECTOR} unreachable=127.0.0.1:1 packages={CONNECTOR}")
 
 
-# Each was met from the command line; a line of what Spark 4.1 said then.
+# A line of an error of Spark 4.1, each met at the command line, and how its sentence begins.
 FAILURES = {
     "Failed to find data source: kafka. Please deploy": "Spark's Kafka connector is missing: add --conf ",
     ": java.lang.NoClassDefFoundError: org/apache/kafka/common/serialization/X": "a jar is missing that another one",
@@ -173,7 +172,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("text", FAILURES)
-def test_a_known_failure_is_one_sentence_and_any_other_stays_as_it_is(text: str) -> None:
+def test_a_known_failure_is_one_sentence_and_another_failure_is_raised_unchanged(text: str) -> None:
     with pytest.raises(ConfigError) as raised, clear_errors():
         raise PySparkException(f"An error occurred\n{text}\n\tat org.apache")
     assert str(raised.value).startswith(FAILURES[text])

@@ -8,7 +8,7 @@ from tests.spark.killed_landing import run_landing
 from tests.support.cluster import Cluster
 
 
-def test_each_record_is_in_the_table_once_though_drivers_die_and_the_audit_agrees(
+def test_each_record_is_landed_once_although_a_driver_is_killed_and_the_audit_agrees(
     spark: SparkSession, kafka: Cluster, tmp_path: Path
 ) -> None:
     outcome = run_landing(kafka, tmp_path, seed=3, records=4_000, kills=1, batches=3, spark=spark)

@@ -1,4 +1,4 @@
-"""`aiorecover land` as a user runs it."""
+"""`aiorecover land` as a user runs it: output and exit status."""
 
 import asyncio
 import json
@@ -18,38 +18,38 @@ from tests.spark.table import landed_ids
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
-ROWS: Rows = [(0, f"{P}/1/1"), (0, f"{P}/1/1"), (0, "nobody's"), (0, None)]
+ROWS: Rows = [(0, f"{P}/1/1"), (0, f"{P}/1/1"), (0, "nonsense"), (0, None)]
 
 pytestmark = pytest.mark.usefixtures("shared_session")
 
 
 def run(cluster: Cluster, topic: str, directory: Path, *arguments: str) -> Result:
-    told = {
+    options = {
         "--bootstrap-servers": cluster.bootstrap_servers,
         "--topic": topic,
         "--target": str(directory / "table"),
         "--checkpoint": str(directory / "checkpoint"),
     }
-    words = [word for pair in told.items() for word in pair]
+    words = [word for pair in options.items() for word in pair]
     return CliRunner().invoke(app, ["land", "--available-now", *words, *arguments], env={"COLUMNS": "80"})
 
 
-def test_each_batch_is_told_and_the_end_is_status_0_and_a_topic_that_was_made_anew_is_status_3(
+def test_each_batch_is_reported_and_a_topic_that_was_made_anew_ends_with_status_3(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = topic(kafka, partitions=1)
     admin.run(publish(kafka, name, ROWS))
     done = run(kafka, name, tmp_path, "--files-per-batch", "1")
     assert done.exit_code == 0, done.output
-    told = "batch 0: 2 landed, 1 of them without an id, 1 repeats left out, 1 with an undecodable id in the quarantine"
-    begun = [
+    batch = "batch 0: 2 landed, 1 of them without an id, 1 repeats left out, 1 with an undecodable id in the quarantine"
+    start = [
         "Spark starts; what it lacks is fetched, once",
         f"landing in {tmp_path}/table: each batch is told when it is done",
     ]
-    assert done.stdout.splitlines() == [*begun, told]
+    assert done.stdout.splitlines() == [*start, batch]
     assert len(list((tmp_path / "table" / "batch_id=0").glob("*.parquet"))) == 1
     again = run(kafka, name, tmp_path)
-    assert (again.exit_code, again.stdout.splitlines()) == (0, [*begun, "no batch: nothing new stands in the topics"])
+    assert (again.exit_code, again.stdout.splitlines()) == (0, [*start, "no batch: nothing new stands in the topics"])
     done = run(kafka, "not-there", tmp_path / "other")
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
     assert done.stderr.startswith("a topic does not exist: check the names of the topics topics=['not-there']")
@@ -59,7 +59,7 @@ def test_each_batch_is_told_and_the_end_is_status_0_and_a_topic_that_was_made_an
     assert "deleted and made anew" in done.stderr
 
 
-def test_records_that_kafka_deleted_before_they_were_landed_are_status_3_and_a_sentence(
+def test_records_that_kafka_deleted_before_they_were_landed_end_with_status_3(
     spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = topic(kafka, partitions=1)
@@ -69,16 +69,16 @@ def test_records_that_kafka_deleted_before_they_were_landed_are_status_3_and_a_s
     admin.run(admin.delete_records(kafka.bootstrap_servers, name, 0, before=8))
     done = run(kafka, name, tmp_path)
     assert done.exit_code == 3, done.output
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith("Kafka has deleted records that were to be read next")
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("Kafka has deleted records that were to be read next")
     within = "from=5" if SPARK == "3.5" else "within=5-9"
-    assert said.endswith(f" topic={name} partition=0 {within}")
+    assert line.endswith(f" topic={name} partition=0 {within}")
     land_all(spark, kafka, name, tmp_path, options={"failOnDataLoss": "false"})
     assert landed_ids(tmp_path / "table").keys() == {f"{P}/1/{sequence}" for sequence in (1, 2, 3, 4, 5, 9, 10)}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         ([], "name a checkpoint"),
         (["--checkpoint", "c", "--topic", ""], "name the topics"),
@@ -86,24 +86,24 @@ def test_records_that_kafka_deleted_before_they_were_landed_are_status_3_and_a_s
         (["--checkpoint", "/t/"], "name a directory of its own for the checkpoint"),
     ],
 )
-def test_what_cannot_be_is_one_sentence_and_status_2_before_spark_starts(
-    given: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+def test_wrong_arguments_end_with_status_2_and_one_sentence_before_spark_starts(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "start_session", lambda *_, **__: pytest.fail("Spark is started"))
-    told = ["--bootstrap-servers", "kafka:9092", "--topic", "t", "--target", "/t"]
-    done = CliRunner().invoke(app, ["land", *told, *given], env={"COLUMNS": "80"})
+    options = ["--bootstrap-servers", "kafka:9092", "--topic", "t", "--target", "/t"]
+    done = CliRunner().invoke(app, ["land", *options, *arguments], env={"COLUMNS": "80"})
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
-    assert said in done.stderr
+    assert message in done.stderr
 
 
-def test_a_conflict_is_status_4_and_what_an_open_transaction_holds_up_is_told(
+def test_a_conflict_ends_with_status_4_and_offsets_after_an_open_transaction_are_counted(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = topic(kafka, partitions=1)
     admin.run(publish(kafka, name, ROWS))
     admin.run(publish(kafka, name, rows_of([1]), b"forwarded"))
 
-    async def landed_beside_an_open_transaction() -> Result:
+    async def land_beside_an_open_transaction() -> Result:
         servers = kafka.bootstrap_servers
         async with AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"foreign-{name}") as foreign:
             await foreign.begin_transaction()
@@ -113,23 +113,22 @@ def test_a_conflict_is_status_4_and_what_an_open_transaction_holds_up_is_told(
             await foreign.abort_transaction()
             return done
 
-    done = admin.run(landed_beside_an_open_transaction())
+    done = admin.run(land_beside_an_open_transaction())
     assert done.exit_code == 4, done.output
     counts = {"batches": 1, "landed": 2, "without_id": 1, "repeats": 1, "conflicts": 1, "undecodable": 1}
     assert json.loads(done.stdout) == counts | {"held_offsets": 31}
     assert json.loads(run(kafka, name, tmp_path, "--json").stdout)["landed"] == 30
 
 
-def test_a_record_that_spark_cannot_convert_is_named_and_what_is_said_to_do_lands_all(
+def test_a_record_that_spark_cannot_convert_is_named_and_the_remedy_lands_the_others(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    most = (1 << 63) - 1
-    name = topic(kafka, partitions=1, config={"message.timestamp.after.max.ms": str(most)})
-    moment = 1_764_000_000_000
-    admin.run(publish(kafka, name, rows_of([1, 2]), timestamp_ms=moment))
+    greatest, time_ms = (1 << 63) - 1, 1_764_000_000_000
+    name = topic(kafka, partitions=1, config={"message.timestamp.after.max.ms": str(greatest)})
+    admin.run(publish(kafka, name, rows_of([1, 2]), timestamp_ms=time_ms))
     assert run(kafka, name, tmp_path).exit_code == 0
-    for sequences, timestamp_ms in [([3], moment), ([4], most // 1000 + 1), ([5], moment)]:
-        admin.run(publish(kafka, name, rows_of(sequences), timestamp_ms=timestamp_ms))
+    for sequence, timestamp_ms in [(3, time_ms), (4, greatest // 1000 + 1), (5, time_ms)]:
+        admin.run(publish(kafka, name, rows_of([sequence]), timestamp_ms=timestamp_ms))
     done = run(kafka, name, tmp_path)
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
     assert done.stderr.startswith("the timestamp of a record is beyond Spark's range: no landing gets past it")
@@ -139,7 +138,7 @@ def test_a_record_that_spark_cannot_convert_is_named_and_what_is_said_to_do_land
     )
     assert audited.exit_code == 2, audited.output
     assert audited.stderr.endswith(f"topic='{name}' partition=0 offset=3\n")
-    admin.run(publish(kafka, name, rows_of([3, 4]), timestamp_ms=moment))
+    admin.run(publish(kafka, name, rows_of([3, 4]), timestamp_ms=time_ms))
     admin.run(admin.delete_records(kafka.bootstrap_servers, name, 0, before=4))
     done = run(kafka, name, tmp_path, "--kafka-option", "failOnDataLoss=false")
     assert done.exit_code == 0, done.output
