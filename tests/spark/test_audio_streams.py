@@ -1,4 +1,4 @@
-"""The example of the audio streams, small: it lands and audits what it publishes, and names what is missing."""
+"""The example of the audio streams, small: it lands and audits its records, and names the missing ones."""
 
 import asyncio
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.support.example import loaded
 STREAMS, SECONDS = 30, 1
 
 
-def test_each_packet_of_the_streams_is_in_the_table_once_and_one_that_is_missing_is_named(
+def test_each_packet_of_the_streams_is_in_the_table_once_and_a_missing_one_is_named(
     spark: SparkSession,
     kafka: Cluster,
     tmp_path: Path,
@@ -22,15 +22,15 @@ def test_each_packet_of_the_streams_is_in_the_table_once_and_one_that_is_missing
     example = loaded("audio_streams")
     servers, name = kafka.bootstrap_servers, "audio"
     packets = STREAMS * SECONDS * example.PACKETS_A_SECOND
-    for _ in range(2):  # the second time it is there
+    for _ in range(2):  # the second time the topic exists
         asyncio.run(example.create_topic(servers, name))
     published = asyncio.run(example.publish(servers, name, tmp_path / "wal", STREAMS, SECONDS))
     assert published.last == packets
     monkeypatch.chdir(tmp_path)
-    example.land_all(spark, servers, name, Path())  # as --directory . says it
+    example.land_all(spark, servers, name, Path())  # as with --directory .
     assert example.is_whole(spark, tmp_path, published)
     assert f"{packets:,} expected, 0 missing, 0 repeated" in capsys.readouterr().out
     assert not example.is_whole(spark, tmp_path, published._replace(last=packets + 2))
-    told = capsys.readouterr().out
-    assert "2 missing" in told
-    assert f"|{packets + 1} |{packets + 2}|" in told.replace("  ", " ")
+    text = capsys.readouterr().out
+    assert "2 missing" in text
+    assert f"|{packets + 1} |{packets + 2}|" in text.replace("  ", " ")

@@ -1,4 +1,4 @@
-"""Topics beside the table that they were landed in, and completeness over time, beside plain Python."""
+"""Topics compared with their table, and missing records over time, both beside plain Python."""
 
 import pyarrow as pa
 import pytest
@@ -15,7 +15,7 @@ START_S = 1_700_000_000
 GONE = "ggggggggggggg"
 
 TOPICS: set[Identity] = {
-    # Whole buckets, and what goes on in the next one; a bucket of which the table has nothing.
+    # Whole buckets, ranges that go on in the next bucket, and a bucket that the table lacks.
     *((P, 1, sequence) for sequence in range(1, 4 * BUCKET + 10)),
     *((P, 2, sequence) for sequence in (1, 3, 4, 5, 9, BUCKET, BUCKET + 1, SEQUENCE_MAX)),
     *((Q, 7, sequence) for sequence in range(1, 50)),
@@ -29,7 +29,7 @@ ABSENT: set[Identity] = {
 ONLY_IN_TABLE: set[Identity] = {(P, 2, 2), (P, 3, 1), (Q, 8, BUCKET + 3)}
 
 
-def test_what_the_table_lacks_is_named_by_ranges_that_are_as_long_as_they_go(spark: SparkSession) -> None:
+def test_records_that_the_table_lacks_are_named_in_the_longest_ranges(spark: SparkSession) -> None:
     in_table = TOPICS - ABSENT | ONLY_IN_TABLE
     topics = id_rows(spark, [*TOPICS, *list(TOPICS)[:100], *[None] * 3])
     table = id_rows(spark, [*in_table, *list(in_table)[:7], *[None] * 2])
@@ -39,8 +39,8 @@ def test_what_the_table_lacks_is_named_by_ranges_that_are_as_long_as_they_go(spa
     named = [(*row[:2], sequence) for row in ranges for sequence in range(row[2], row[3] + 1)]
     assert len(named) == len(set(named)) == sum(row[4] for row in ranges)
     assert set(named) == ABSENT
-    borders = {(row[2] - 1, row[3] + 1) for row in ranges if row[:2] == (P, 1)}
-    assert all((P, 1, beside) not in ABSENT for border in borders for beside in border)
+    neighbours = {sequence for row in ranges if row[:2] == (P, 1) for sequence in (row[2] - 1, row[3] + 1)}
+    assert not {(P, 1, sequence) for sequence in neighbours} & ABSENT
     assert totals == {
         "in_topics": len(TOPICS),
         "in_table": len(in_table),
@@ -52,16 +52,16 @@ def test_what_the_table_lacks_is_named_by_ranges_that_are_as_long_as_they_go(spa
     }
 
 
-def test_what_is_missing_counts_in_the_moment_of_the_record_beside_it(spark: SparkSession) -> None:
+def test_missing_records_count_at_the_time_of_their_neighbour(spark: SparkSession) -> None:
     lost = {*range(30, 36), 77, 99, 100}
     rows = [(P, sequence, float(sequence)) for sequence in range(1, 101) if sequence not in lost]
     rows += [(P, 29, 29.0), (P, 29, 29.0), (Q, 4, 41.5)]
-    when = [int((START_S + second) * 1e6) for _, _, second in rows]
+    times_us = [int((START_S + second) * 1e6) for _, _, second in rows]
     columns = [
         pa.array([producer for producer, _, _ in rows]),
         pa.array([1] * len(rows), pa.int32()),
         pa.array([sequence for _, sequence, _ in rows], pa.int64()),
-        pa.array(when, pa.timestamp("us", tz="UTC")),
+        pa.array(times_us, pa.timestamp("us", tz="UTC")),
     ]
     records = frame(spark, pa.table(columns, ["producer_id", "epoch", "sequence", "timestamp"]))
     with audit(records, known_last={(P, 1): 105, (GONE, 1): 7}) as found:
@@ -70,7 +70,7 @@ def test_what_is_missing_counts_in_the_moment_of_the_record_beside_it(spark: Spa
         with pytest.raises(ConfigError, match="Kafka's column timestamp"):
             timeline(records.drop("timestamp"), found.missing)
     assert over_time.width_s == 10
-    assert moments.pop(None) == (0, 7), "nothing of that epoch was found"
+    assert moments.pop(None) == (0, 7), "an epoch without any record has no time"
     assert list(moments.values()) == [
         (9, 0), (10, 0), (10, 6), (4, 0), (11, 3), (10, 0), (10, 0), (9, 1), (10, 0), (9, 7),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The audit in this process and the one on Spark: one answer for the same topics."""
+"""The audit in this process and the one on Spark give the same answer for the same topics."""
 
 import asyncio
 import json
@@ -15,9 +15,7 @@ from tests.spark.feed import manifest
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
-CLEAN, GAPS, AGAIN, COPIED, HELD, MIXED = (f"{name:a<13}" for name in ("c", "g", "r", "f", "h", "m"))
-LETTERS, GONE, FAR = (f"{name:a<13}" for name in ("d", "n", "z"))
-
+CLEAN, GAPS, REPEATED, FORWARDED, HELD, MIXED, LETTERS, GONE, FAR = (f"{letter:a<13}" for letter in "cgrfhmdnz")
 
 pytestmark = pytest.mark.usefixtures("shared_session")
 
@@ -30,12 +28,12 @@ RECORDS = [
     *rows(CLEAN, 1, range(1, 101)),
     *rows(CLEAN, 2, range(1, 11)),
     *rows(GAPS, 1, [*range(1, 40), *range(42, 61), 70]),
-    *rows(AGAIN, 1, [1, 2, 3, 4, 5, 3, 4, 4, 6]),
-    *rows(COPIED, 1, range(1, 6)),
-    # A forwarder kept the headers, and wrote something else.
-    (f"{COPIED}/1/2", b"value 2, translated"),
-    (f"{COPIED}/1/3", b"value 3, translated"),
-    (f"{COPIED}/1/4", b"value 4"),
+    *rows(REPEATED, 1, [1, 2, 3, 4, 5, 3, 4, 4, 6]),
+    *rows(FORWARDED, 1, range(1, 6)),
+    # A forwarder kept the headers, and changed the values.
+    (f"{FORWARDED}/1/2", b"value 2, translated"),
+    (f"{FORWARDED}/1/3", b"value 3, translated"),
+    (f"{FORWARDED}/1/4", b"value 4"),
     *rows(MIXED, 3, [1, 3, 2, 5, 4, 8]),
     *rows(MIXED, 2, [1]),
     *rows(LETTERS, 1, [1, 2, 5]),
@@ -48,20 +46,20 @@ MANIFESTS = [
     manifest(GAPS, 1, last=75, settled=65, sealed=True, damaged=[[41, 41]]),
     manifest(LETTERS, 1, last=9, settled=6, dead_lettered=[[3, 4]]),
     manifest(HELD, 1, last=40, settled=40),
-    (b"stranger", b"no manifest"),
+    (b"foreign", b"no manifest"),
 ]
 
 
 @asynccontextmanager
-async def published(cluster: Cluster, topic: str, other: str, audit_topic: str) -> AsyncIterator[None]:
-    """Publish all, the last 27 after the first record of a transaction that is open until the end."""
+async def published_records(cluster: Cluster, topic: str, other: str, audit_topic: str) -> AsyncIterator[None]:
+    """Publish all records, the last 27 after the first one of a transaction that stays open until the end."""
     servers = cluster.bootstrap_servers
     async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
         for record_id, value in RECORDS:
             await producer.send(topic, value, partition=0, headers=[("aiorecover-id", record_id.encode())])
-        await producer.send(topic, b"a stranger", partition=1)
-        await producer.send(topic, b"another", partition=1, headers=[("aiorecover-id", b"nonsense/1/1")])
-        forwarded = [("aiorecover-id", f"{COPIED}/1/5".encode())]
+        await producer.send(topic, b"foreign", partition=1)
+        await producer.send(topic, b"foreign", partition=1, headers=[("aiorecover-id", b"nonsense/1/1")])
+        forwarded = [("aiorecover-id", f"{FORWARDED}/1/5".encode())]
         await producer.send(other, b"value 5", partition=0, headers=forwarded)
         for key, value in MANIFESTS:
             await producer.send(audit_topic, value, key=key, partition=0)
@@ -76,20 +74,20 @@ async def published(cluster: Cluster, topic: str, other: str, audit_topic: str) 
         yield
 
 
-def audited(engine: str, *words: str) -> tuple[int, dict[str, Any]]:
+def audit_with(engine: str, *words: str) -> tuple[int, dict[str, Any]]:
     done = CliRunner().invoke(app, ["audit", "--engine", engine, "--json", *words])
     assert done.exit_code in {0, 1}, done.output
     return done.exit_code, json.loads(done.stdout)
 
 
 def test_both_engines_give_the_same_answer_on_the_same_topics(kafka: Cluster, topic: TopicFactory) -> None:
-    name, other, told = topic(kafka, partitions=2), topic(kafka, partitions=1), topic(kafka, partitions=1)
+    name, other, manifests = topic(kafka, partitions=2), topic(kafka, partitions=1), topic(kafka, partitions=1)
     words = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", name, "--topic", other]
-    words += ["--manifests", told, "--last", f"{GONE}/4/3", "--last", f"{FAR}/1/65600"]
+    words += ["--manifests", manifests, "--last", f"{GONE}/4/3", "--last", f"{FAR}/1/65600"]
 
     async def answers() -> list[tuple[int, dict[str, Any]]]:
-        async with published(kafka, name, other, told):
-            return [await asyncio.to_thread(audited, engine, *words) for engine in ("local", "spark")]
+        async with published_records(kafka, name, other, manifests):
+            return [await asyncio.to_thread(audit_with, engine, *words) for engine in ("local", "spark")]
 
     local, spark = admin.run(answers())
     status, found = local

@@ -1,4 +1,4 @@
-"""Missing records and what producers say of them, beside sets of plain Python."""
+"""Verdicts over missing records by the manifests of their producers, beside sets of plain Python."""
 
 import json
 import random
@@ -28,13 +28,13 @@ def topic_of(spark: SparkSession, rows: Rows) -> DataFrame:
 
 
 def verdicts(spark: SparkSession, rows: Rows, records: DataFrame | str) -> list[tuple[Any, ...]]:
-    """(producer id, epoch, first, last, count, verdict, why, tail) of each range that is missing."""
-    with read_manifests(topic_of(spark, rows)) as said, audit(records, manifests=said) as found:
+    """Return (producer id, epoch, first, last, count, verdict, why, tail) of each missing range."""
+    with read_manifests(topic_of(spark, rows)) as manifests, audit(records, manifests=manifests) as found:
         assert found.verdicts is not None
         return [tuple(row) for row in found.verdicts.orderBy("producer_id", "epoch", "first").collect()]
 
 
-def test_a_missing_tail_a_dead_letter_and_a_lost_record_in_the_middle_are_told_apart(spark: SparkSession) -> None:
+def test_a_missing_tail_a_dead_letter_and_a_lost_record_get_different_verdicts(spark: SparkSession) -> None:
     rows: Rows = [
         manifest(P, 1, last=50, settled=40),
         manifest(P, 1, last=60, settled=60, sealed=True, dead_lettered=((17, 18),)),
@@ -57,7 +57,7 @@ def test_a_missing_tail_a_dead_letter_and_a_lost_record_in_the_middle_are_told_a
     ]
 
 
-def test_of_a_table_by_its_path_what_its_producer_has_settled_is_not_in_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_settled_record_that_a_table_lacks_gets_the_verdict_not_in_table(spark: SparkSession, tmp_path: Path) -> None:
     rows: Rows = [manifest(P, 1, last=9, settled=7, sealed=True, dead_lettered=((2, 2),), damaged=((4, 4),))]
     id_rows(spark, {(P, 1, 1), (P, 1, 6)}).write.parquet(str(tmp_path / "table"))
     assert [row[2:4] + row[5:7] for row in verdicts(spark, rows, str(tmp_path / "table"))] == [
@@ -70,15 +70,15 @@ def test_of_a_table_by_its_path_what_its_producer_has_settled_is_not_in_it(spark
     ]
 
 
-def some_of(last: int, chance: random.Random) -> list[tuple[int, int]]:
-    """Up to five ranges, of which some touch and overlap."""
+def draw_ranges(last: int, chance: random.Random) -> list[tuple[int, int]]:
+    """Return up to five ranges, some of which touch or overlap."""
     firsts = sorted(chance.sample(range(1, last + 1), min(last, 5)))
     return [(first, min(last, first + chance.randrange(4))) for first in firsts]
 
 
-def expected(rows: Rows, identities: Identities) -> dict[tuple[str, int, int], str]:
-    """The highest numbers and the union of the ranges, sequence by sequence."""
-    found = {}
+def expected_verdicts(rows: Rows, identities: Identities) -> dict[tuple[str, int, int], str]:
+    """Return the verdicts by the highest numbers and the union of the ranges, sequence by sequence."""
+    verdicts = {}
     manifests = [json.loads(value) for _, value in rows if value is not None]
     owners = {(one["producer_id"], one["epoch"]) for one in manifests} | {one[:2] for one in identities}
     for owner in owners:
@@ -95,11 +95,11 @@ def expected(rows: Rows, identities: Identities) -> dict[tuple[str, int, int], s
             ]
             verdict = "lost" if "damaged" in named or sequence <= settled or sequence > sealed else "in_ring"
             verdict = "dead_lettered" if "dead_lettered" in named else verdict
-            found[*owner, sequence] = verdict if of_epoch else "untold"
-    return found
+            verdicts[*owner, sequence] = verdict if of_epoch else "untold"
+    return verdicts
 
 
-def test_verdicts_are_those_of_plain_sets_in_ranges_as_long_as_they_go(spark: SparkSession) -> None:
+def test_verdicts_equal_those_of_plain_sets_and_are_named_in_the_longest_ranges(spark: SparkSession) -> None:
     chance = random.Random(1)
     rows: Rows = []
     identities: Identities = set()
@@ -107,7 +107,7 @@ def test_verdicts_are_those_of_plain_sets_in_ranges_as_long_as_they_go(spark: Sp
         last = chance.randrange(1, 120)
         identities |= {(owner, epoch, one) for one in range(1, last + 5) if chance.random() < 0.6}
         for part in range(chance.randrange(5)):
-            ranges = {kind: some_of(last, chance) for kind in KINDS}
+            ranges = {kind: draw_ranges(last, chance) for kind in KINDS}
             end = chance.randrange(last + 1)
             settled, sealed = chance.randrange(end + 1), chance.random() < 0.4
             rows.append(manifest(owner, epoch, part, last=end, settled=settled, sealed=sealed, **ranges))
@@ -117,29 +117,30 @@ def test_verdicts_are_those_of_plain_sets_in_ranges_as_long_as_they_go(spark: Sp
         for producer, epoch, first, last, _, verdict, *_ in found
         for sequence in range(first, last + 1)
     }
-    assert named == expected(rows, identities)
+    assert named == expected_verdicts(rows, identities)
     assert sum(row[4] for row in found) == len(named)
-    said = {row[:3]: row[5:7] for row in found}
-    assert not [row for row in found if said.get((*row[:2], row[3] + 1)) == row[5:7]], "ranges that touch are one"
+    by_first = {row[:3]: row[5:7] for row in found}
+    assert not [row for row in found if by_first.get((*row[:2], row[3] + 1)) == row[5:7]], "ranges touch and are two"
 
 
-def test_of_a_key_the_newest_counts_and_what_is_no_manifest_is_counted(spark: SparkSession) -> None:
+def test_the_newest_manifest_of_a_key_is_used_and_unreadable_ones_are_counted(spark: SparkSession) -> None:
     rows: Rows = [manifest(P, 1, last=4), manifest(P, 1, last=6, settled=5)]
     rows += [(b"k1", b"nonsense"), (b"k2", manifest(P, 3, last=9, version=2)[1]), (b"k3", b"nonsense"), (b"k3", None)]
-    with read_manifests(topic_of(spark, rows)) as said:
-        assert said.unreadable.collect()[0]["count"] == 2
-        assert [tuple(row)[:5] for row in said.epochs.collect()] == [(P, 1, 6, 5, None)]
+    with read_manifests(topic_of(spark, rows)) as manifests:
+        assert manifests.unreadable.collect()[0]["count"] == 2
+        assert [tuple(row)[:5] for row in manifests.epochs.collect()] == [(P, 1, 6, 5, None)]
 
 
-def test_how_many_epochs_are_open_or_untold_is_counted_where_nothing_is_missing(spark: SparkSession) -> None:
+def test_open_epochs_and_epochs_without_manifest_are_counted_where_nothing_is_missing(spark: SparkSession) -> None:
     rows: Rows = [
-        manifest(P, 1, last=2, settled=2, time_ms=5_000),  # passed: something of a later epoch is settled
+        manifest(P, 1, last=2, settled=2, time_ms=5_000),  # not open: a record of a later epoch is settled
         manifest(P, 2, last=1, settled=1, time_ms=9_000),
         manifest(P, 3, last=1, settled=0, time_ms=9_500),
         manifest(Q, 7, last=1, settled=1, sealed=True, time_ms=2_000),
     ]
     identities = {(P, 1, 1), (P, 1, 2), (P, 2, 1), (P, 3, 1), (Q, 7, 1), (Q, 8, 1)}
-    with read_manifests(topic_of(spark, rows)) as said, audit(id_rows(spark, identities), manifests=said) as found:
-        one = found.totals.collect()[0].asDict()
-    unknown = {"missing": 0, "open_epochs": 2, "open_oldest": f"{P}/2", "open_told_ms": 9_000, "untold_epochs": 1}
-    assert one.items() >= unknown.items()
+    records = id_rows(spark, identities)
+    with read_manifests(topic_of(spark, rows)) as manifests, audit(records, manifests=manifests) as found:
+        totals = found.totals.collect()[0].asDict()
+    expected = {"missing": 0, "open_epochs": 2, "open_oldest": f"{P}/2", "open_told_ms": 9_000, "untold_epochs": 1}
+    assert totals.items() >= expected.items()

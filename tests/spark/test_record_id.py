@@ -1,4 +1,4 @@
-"""The ids as columns: the same that Python reads from the headers, whatever stands there."""
+"""Record ids as columns: the same that Python reads from the headers, whatever these hold."""
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,13 +35,13 @@ def parsed(spark: SparkSession) -> DataFrame:
     return parse_record_id(spark.createDataFrame(list(enumerate(HEADERS)), kinds))
 
 
-def test_every_id_is_three_columns_as_python_reads_it_and_what_is_none_is_null(spark: SparkSession) -> None:
+def test_the_columns_hold_the_ids_that_python_reads_and_null_where_there_is_none(spark: SparkSession) -> None:
     rows = parsed(spark).orderBy("number").collect()
     texts = [record_id_of(headers) for headers in HEADERS]
-    wanted = [(None, None, None) if text is None else parse_text(text) for text in texts]
-    assert [(row["producer_id"], row["epoch"], row["sequence"]) for row in rows] == wanted
+    expected = [(None, None, None) if text is None else parse_text(text) for text in texts]
+    assert [(row["producer_id"], row["epoch"], row["sequence"]) for row in rows] == expected
     assert sum(text is not None for text in texts) == 3
 
 
-def test_no_python_has_part_in_it(spark: SparkSession) -> None:
+def test_spark_reads_ids_without_python_workers(spark: SparkSession) -> None:
     assert "Python" not in parsed(spark)._jdf.queryExecution().executedPlan().toString()
