@@ -1,6 +1,6 @@
 """Consumers whose effects happen exactly once: ``python consumer_sqlite.py``, as many as there are partitions.
 
-Orders are JSON with an item and a count, as web_service.py publishes them.
+Orders are JSON with an item, and a count where it is not 1, as all examples publish them.
 The orders' effects, the offsets and the ids that were seen are stored in one transaction of one database. Each order is
 booked once, whenever a process is killed, and whatever a producer sends again to a partition.
 
@@ -65,7 +65,7 @@ class Store:
             for record in records:
                 if had.add(record_id_of(record.headers)):
                     order = json.loads(record.value or b"{}")
-                    database.execute(SELL, (order["item"], order["count"]))
+                    database.execute(SELL, (order["item"], order.get("count", 1)))
             for page, bits in had.take_changes().items():
                 database.execute("DELETE FROM had WHERE topic = ? AND partition = ? AND page = ?", (*partition, page))
                 if bits is not None:

@@ -1,6 +1,6 @@
 """A worker that reads one topic and writes another, each record exactly once: ``python etl_worker.py NUMBER OF``.
 
-Orders are JSON with an id, a price and a count, as web_service.py publishes them.
+Orders are JSON with an id, and a price and a count where these are not 1, as all examples publish them.
 ``OF`` workers share the partitions; each has its own ones for good, and a directory with its number. A worker that is
 killed at any moment and started again goes on where it was: the ring holds how far it has read, and the records that
 it made. To change the number of workers, end all of them (SIGTERM) until none has records left, and let the new ones
@@ -27,7 +27,7 @@ EXACTLY_ONCE = os.environ.get("GUARANTEE") == "exactly_once"  # for consumers th
 
 def transform(order: bytes) -> dict[str, object]:
     fields = json.loads(order)
-    return {"id": fields["id"], "total": fields["price"] * fields["count"]}
+    return {"id": fields["id"], "total": fields.get("price", 1) * fields.get("count", 1)}
 
 
 async def go_on(consumer: AIOKafkaConsumer, producer: RecoverableProducer, share: Iterable[TopicPartition]) -> None:

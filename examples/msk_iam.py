@@ -36,7 +36,7 @@ async def main() -> None:
         sasl_mechanism="OAUTHBEARER",
         sasl_oauth_token_provider=MskTokens(os.environ.get("AWS_REGION", "eu-west-1")),
     ) as producer:
-        receipt = await producer.publish(os.environ.get("TOPIC", "orders"), {"id": 1}, key="1")
+        receipt = await producer.publish(os.environ.get("TOPIC", "orders"), {"id": 1, "item": "tea"}, key="1")
         report = await receipt.delivered(timeout_ms=10_000)
         print("in Kafka", report.partition, report.offset)
 

@@ -7,7 +7,7 @@ from aiorecover import RecoverableProducer
 
 async def main() -> None:
     async with RecoverableProducer("wal", bootstrap_servers="localhost:9092") as producer:
-        receipt = await producer.publish("orders", {"id": 1}, key="1")  # survives kill -9
+        receipt = await producer.publish("orders", {"id": 1, "item": "tea"}, key="1")  # survives kill -9
         print("accepted", receipt.record_id)
         report = await receipt.delivered(timeout_ms=10_000)  # in Kafka
         print("in Kafka", report.partition, report.offset)
