@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -43,10 +44,13 @@ def test_every_example_is_run_by_a_test() -> None:
 # --- the test of recovery
 
 
-def test_the_test_of_recovery_passes(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+def test_the_test_of_recovery_passes_in_a_checkout_without_other_plugins() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "aiorecover.testing.plugin"]
     command.append(str(EXAMPLES / "test_recovery.py"))
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    environ = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=WITHIN_S, check=False
+    )
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
