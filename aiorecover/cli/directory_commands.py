@@ -92,23 +92,23 @@ def cat(
     A terminal obeys nothing in them; a null shows as "no key", "no value". What is delivered between two looks of
     --follow does not show.
 
-    Exit status 0: done. 1: a directory cannot be read. 2: nothing of aiorecover is there. 130: Ctrl-C.
+    Exit status 0: done. 1: something is damaged, as stderr says, or cannot be read. 2: nothing of aiorecover is there.
+    130: Ctrl-C.
     """
-    is_new, left = New(), limit
+    is_new, left, damage = New(), limit, inspection.Damage()
     while True:
         began = monotonic()
         paths = [one.path for one in inspection.instances_at(path)]
-        found = (record for where, record in stored(paths, topic or ()) if is_new(where, record))
+        found = (record for where, record in stored(paths, topic or (), damage=damage) if is_new(where, record))
         for record in islice(found, left):
             described = about(record)
             for line in [_json(described)] if json_output else lines(described):
                 sys.stdout.write(line + "\n")
             left = left and left - 1
-            if left == 0:
-                return
         sys.stdout.flush()
-        if not follow:
-            return
+        status = damage.reported()
+        if left == 0 or not follow:
+            raise typer.Exit(status)
         sleep(max(LOOK_S, SHARE * (monotonic() - began)))
 
 
@@ -136,16 +136,17 @@ def export(
 
     What is not UTF-8 has a name that ends in _base64.
 
-    Exit status 0: done. 1: a directory cannot be read, or the file is there or cannot be written. 2: nothing of
-    aiorecover is there.
+    Exit status 0: done. 1: something is damaged, as stderr says, or cannot be read, or the file is there or cannot be
+    written. 2: nothing of aiorecover is there.
     """
-    paths = [one.path for one in inspection.instances_at(path)]
-    found = (about(record) for _, record in stored(paths, topic or (), dead=None))
+    paths, damage = [one.path for one in inspection.instances_at(path)], inspection.Damage()
+    found = (about(record) for _, record in stored(paths, topic or (), dead=None, damage=damage))
     lines = (_json(described).encode() for described in found)
     if output is None:
         sys.stdout.buffer.writelines(line + b"\n" for line in lines)
     else:
         write_lines(output, lines)
+    raise typer.Exit(damage.reported())
 
 
 def top(

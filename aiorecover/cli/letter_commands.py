@@ -44,12 +44,13 @@ LIMIT_S = Annotated[float, typer.Option(min=0, help="Seconds that Kafka has to t
 def list_letters(path: PATH, json_output: JSON = False) -> None:
     """List the letters, oldest first: id, topic, partition, and why.
 
-    Exit status 0: done. 1: a directory cannot be read. 2: nothing of aiorecover is there.
+    Exit status 0: done. 1: something is damaged, as stderr says, or cannot be read. 2: nothing of aiorecover is there.
     """
-    found = [about(record) for record in _letters(path)]
+    damage = inspection.Damage()
+    found = [about(record) for record in _letters(path, damage)]
     if json_output:
         print_json([without_bytes(one) for one in found])
-        return
+        raise typer.Exit(damage.reported())
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("id", "topic", "partition", "why"):
         table.add_column(title, overflow="fold", no_wrap=title in {"id", "partition"})
@@ -60,6 +61,7 @@ def list_letters(path: PATH, json_output: JSON = False) -> None:
     if found:
         console.print(table)
     console.print(f"{len(found):,} dead letters")
+    raise typer.Exit(damage.reported())
 
 
 @app.command()
@@ -80,10 +82,12 @@ def show(path: PATH, record_id: Annotated[str, typer.Argument(help="The id of a 
 def export(path: PATH, output: Annotated[pathlib.Path, typer.Option("--output", "-o", help="A new file.")]) -> None:
     """Write the letters as JSON lines, bytes as base64, as `producer.dead_letters.export`; they stay where they are.
 
-    Exit status 0: done. 1: a directory cannot be read, or the file is there or cannot be written. 2: nothing of
-    aiorecover is there.
+    Exit status 0: done. 1: something is damaged, as stderr says, or cannot be read, or the file is there or cannot be
+    written. 2: nothing of aiorecover is there.
     """
-    write_lines(output, (msgspec.json.encode(_letter_of(record)) for record in _letters(path)))
+    damage = inspection.Damage()
+    write_lines(output, (msgspec.json.encode(_letter_of(record)) for record in _letters(path, damage)))
+    raise typer.Exit(damage.reported())
 
 
 @app.command()
@@ -191,8 +195,8 @@ def _paths(path: pathlib.Path) -> list[pathlib.Path]:
     return [one.path for one in inspection.instances_at(path)]
 
 
-def _letters(path: pathlib.Path) -> Iterator[StoredRecord]:
-    for _, record in stored(_paths(path), dead=True):
+def _letters(path: pathlib.Path, damage: inspection.Damage | None = None) -> Iterator[StoredRecord]:
+    for _, record in stored(_paths(path), dead=True, damage=damage):
         yield record
 
 

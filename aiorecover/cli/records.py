@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiorecover.record_id import RECORD_ID_HEADER
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Collection, Iterable, Iterator
 
+    from aiorecover.cli.inspection import Damage
     from aiorecover.ring.inspect import StoredRecord
 
 __all__ = ["NAMES", "New", "about", "lines", "stored", "text_of", "topic_of", "without_bytes", "write_lines"]
@@ -24,18 +26,24 @@ _NO_UTF8 = 0xDC00  # where "surrogateescape" puts a byte that is not UTF-8
 
 
 def stored(
-    paths: Iterable[pathlib.Path], topics: Collection[str] = (), *, dead: bool | None = False
+    paths: Iterable[pathlib.Path],
+    topics: Collection[str] = (),
+    *,
+    dead: bool | None = False,
+    damage: Damage | None = None,
 ) -> Iterator[tuple[pathlib.Path, StoredRecord]]:
     """Yield the records of these topics, empty: of all, in each directory; each partition in its order.
 
-    ``dead``: only dead letters, or all but these; None: both.
+    ``dead``: only dead letters, or all but these; None: both. ``damage`` counts what is damaged; None: nothing does.
 
     Raises:
         WalError: a directory cannot be read.
 
     """
     for path in paths:
-        for record in waiting(path, dead=dead):
+        if damage is not None:
+            damage.look(path)
+        for record in waiting(path, dead=dead, on_damage=damage and partial(damage.add, path)):
             if not topics or topic_of(record) in topics:
                 yield path, record
 

@@ -116,10 +116,13 @@ def waiting(
     geometry: Geometry = Geometry(),  # noqa: B008
     *,
     dead: bool | None = None,
+    on_damage: Callable[[int], object] | None = None,
 ) -> Iterator[StoredRecord]:
     """Yield the records that wait in a directory, each lane in its order; blocks.
 
-    ``dead``: only dead letters, or all but these; None: both.
+    ``dead``: only dead letters, or all but these; None: both. ``on_damage`` is called with the number of heads of
+    segments that cannot be read, and with 1 for each batch that is not what was stored, before what can be read of it
+    is yielded; None: no checksum is compared.
 
     Raises:
         WalError: as `look`.
@@ -129,16 +132,21 @@ def waiting(
         lanes = sorted({(head.topic, head.partition) for _, head in ring.segments})
         if dead is not None:
             lanes = [lane for lane in lanes if (lane[1] == DEAD) == dead]
+        if on_damage is not None:
+            on_damage(ring.unreadable)
         for lane in lanes:
             inside = [
                 (found.order, place, head, found)
                 for place, head in ring.segments
                 if (head.topic, head.partition) == lane
                 for found in ring.batches(place, head)
-                if ring.waits(found)
+                if found.verdict is Verdict.DAMAGED or ring.waits(found)
             ]
             for _, place, head, found in sorted(inside, key=lambda one: (one[0], one[2].ordinal)):
-                yield from _records(ring, place, head, found)
+                if on_damage is not None and ring.is_damaged(place, head, found):
+                    on_damage(1)
+                if found.verdict is not Verdict.DAMAGED:
+                    yield from _records(ring, place, head, found)
 
 
 def check(
@@ -155,13 +163,8 @@ def check(
     with _opened(Path(path), files or Files(), geometry) as ring:
         for place, head in ring.segments:
             for found in ring.batches(place, head):
-                if found.verdict is Verdict.DAMAGED:
-                    yield head, found, False
-                elif ring.waits(found):
-                    if head.boot_id != ring.boot_id or ring.is_intact(place, found):
-                        yield head, found, True
-                    elif ring.still_has(place, head):
-                        yield head, found, False  # else its owner has delivered it meanwhile
+                if found.verdict is Verdict.DAMAGED or ring.waits(found):
+                    yield head, found, not ring.is_damaged(place, head, found)
 
 
 def unreadable_heads(path: Path | str, files: Files | None = None, geometry: Geometry = Geometry()) -> int:  # noqa: B008
@@ -271,9 +274,12 @@ class _Ring:
             self._parents[ordinal] = {found.at: found for found in self.batches(*segment)}
         return not is_void(found, self._parents.get(ordinal, {}).get(at), parent_reused=segment is None)
 
-    def is_intact(self, place: int, found: Found) -> bool:
-        """Whether a batch of this boot is what was stored, as far as an owner that may be flushing lets it be seen."""
-        return intact(lambda start, end: self.read(place + start, end - start), found, flush_pending=True)
+    def is_damaged(self, place: int, head: SegmentHead, found: Found) -> bool:
+        """Whether a batch is not what was stored, as far as an owner that may be flushing lets it be seen."""
+        if found.verdict is Verdict.DAMAGED or head.boot_id != self.boot_id:
+            return found.verdict is Verdict.DAMAGED  # of another boot: what sync points cover was compared already
+        whole = intact(lambda start, end: self.read(place + start, end - start), found, flush_pending=True)
+        return not whole and self.still_has(place, head)  # else its owner has delivered it meanwhile
 
 
 def class_of(read: Callable[[int, int], bytes], base: int, geometry: Geometry) -> int | None:

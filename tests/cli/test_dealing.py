@@ -93,6 +93,9 @@ def test_no_directory_is_called_empty_or_whole_while_it_keeps_damaged_batches(
     looked = run("status", tmp_path)
     assert looked.exit_code == 1
     assert "1 damaged batches are kept in damaged/" in looked.stdout.replace("\n", " ")
+    for command in ("cat", "export"):
+        shown = run(command, tmp_path)
+        assert (shown.exit_code, shown.stdout, shown.stderr.count("\n")) == (1, "", 1)
     assert "and 1 damaged batches that were kept aside" in run("discard", tmp_path, "--yes").stdout
 
 
@@ -216,6 +219,8 @@ def test_damage_that_a_purge_meets_is_named(
 ) -> None:
     ring = tmp_path / "wal" / "0" / "ring"
     ring.write_bytes(ring.read_bytes().replace(b"k\x06one", b"k\x06\xee\xee\xee"))
+    shown = run("dead-letters", "list", tmp_path / "wal")
+    assert (shown.exit_code, shown.stderr.partition(" are damaged")[0]) == (1, f"{tmp_path / 'wal' / '0'}: 1 batches")
     caplog.clear()
     assert run("dead-letters", "purge", tmp_path / "wal", letters[1], "--yes").exit_code == 0
     assert [message.split()[0] for message in caplog.messages] == ["batch_damaged"]
