@@ -226,7 +226,7 @@ def discard(
 ) -> None:
     """Throw away directories that no process has, with all records and dead letters in them, for good.
 
-    Exit status 0: they are gone. 1: one has an owner, or could not be removed. 2: --yes is missing, or nothing of
+    Exit status 0: they are gone. 1: one has an owner, or cannot be read or removed. 2: --yes is missing, or nothing of
     aiorecover is there.
     """
     found = inspection.instances_at(path)

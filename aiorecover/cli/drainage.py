@@ -47,8 +47,8 @@ async def drain(
     ``report``: called with the number of records that are done, and of all, and with what the others wait for.
 
     Raises:
-        WalFormatError, WalIOError: as `instances_at`.
-        ConfigError: ``make`` refuses the options.
+        ConfigError: nothing of aiorecover is there, or ``make`` refuses the options.
+        WalIOError: the path cannot be read.
 
     """
     found = instances_at(path)

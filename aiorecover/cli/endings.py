@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 from rich.console import Console
 from typer.core import TyperGroup
 
-from aiorecover.errors import ConfigError, RecoverError, WalFormatError
+from aiorecover.errors import ConfigError, RecoverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,7 +72,7 @@ class Commands(TyperGroup):
             raise typer.Exit(_BY_SIGNAL + signal.SIGINT) from None
         except EndedError as ended:
             _end(ended, ended.status)
-        except (ConfigError, WalFormatError) as error:
+        except ConfigError as error:
             _end(error, USAGE)
         except (RecoverError, KafkaError, OSError) as error:
             _end(error, FAILED)

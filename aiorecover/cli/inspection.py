@@ -20,7 +20,7 @@ from rich.text import Text
 
 from aiorecover.cli.endings import FAILED
 from aiorecover.cli.records import NAMES, text_of
-from aiorecover.errors import WalError, WalFormatError
+from aiorecover.errors import ConfigError, WalError
 from aiorecover.ring.damage import kept_aside
 from aiorecover.ring.directory import OURS, RING, instances
 from aiorecover.ring.files import Files
@@ -59,20 +59,20 @@ def instances_at(path: pathlib.Path) -> list[Instance]:
     """Return the instances in ``path``, or the one that it is.
 
     Raises:
-        WalFormatError: nothing of aiorecover is there.
+        ConfigError: nothing of aiorecover is there.
         WalIOError: the path cannot be read.
 
     """
     path = path.absolute()
     if not path.is_dir():
         what = "this is a file" if path.exists() else "there is no such directory"
-        raise WalFormatError(f"{what}: name a wal_dir or an instance in it path={path}")
+        raise ConfigError(f"{what}: name a wal_dir or an instance in it path={path}")
     found = instances(path)
     if not found and any((path / name).is_file() for name in OURS):
         found = [one for one in instances(path.parent) if one.path == path]
     if not found:
         message = "nothing of aiorecover is here that this user may read: name a wal_dir or an instance in it"
-        raise WalFormatError(f"{message} path={path}")
+        raise ConfigError(f"{message} path={path}")
     return found
 
 
@@ -80,7 +80,7 @@ def inspect(path: pathlib.Path) -> list[dict[str, Any]]:
     """Return everything about the instances in ``path``; an error of one of them stands in its ``error``.
 
     Raises:
-        WalFormatError, WalIOError: as `instances_at`.
+        ConfigError, WalIOError: as `instances_at`.
 
     """
     return [_about(one) for one in instances_at(path)]

@@ -102,8 +102,8 @@ def requeue(
 ) -> None:
     """Publish letters again, under new ids, and deliver all that waits. A live service does that itself.
 
-    Exit status 0: it is in Kafka. 1: it is in the ring, or became dead letters again, or a directory has an owner. 2:
-    an option is wrong, there is no such letter, or nothing of aiorecover is there.
+    Exit status 0: it is in Kafka. 1: it is in the ring, or became dead letters again, or a directory has an owner, or
+    cannot be read. 2: an option is wrong, there is no such letter, or nothing of aiorecover is there.
     """
     which = _which(record_id, every)
 

@@ -45,7 +45,7 @@ class Watch:
         """Return what is there now, rates since the last look with it.
 
         Raises:
-            WalFormatError: nothing of aiorecover is there.
+            ConfigError: nothing of aiorecover is there.
             WalIOError: the path cannot be read.
 
         """

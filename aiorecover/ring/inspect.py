@@ -5,13 +5,13 @@ records that sync points cover count.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from aiorecover.errors import WalFormatError
+from aiorecover.errors import WalCorruptError, WalFormatError
 from aiorecover.ring import format as layout
 from aiorecover.ring.checkpoint import Checkpoint, load
 from aiorecover.ring.damage import kept_aside
@@ -125,10 +125,13 @@ def waiting(
     is yielded; None: no checksum is compared.
 
     Raises:
-        WalError: as `look`.
+        WalError: as `look`, but for a damaged checkpoint.
 
     """
-    with _opened(Path(path), files or Files(), geometry) as ring:
+    files = files or Files()
+    with suppress(WalCorruptError):  # the records can be read without it
+        read_checkpoint(path, files)
+    with _opened(Path(path), files, geometry) as ring:
         lanes = sorted({(head.topic, head.partition) for _, head in ring.segments})
         if dead is not None:
             lanes = [lane for lane in lanes if (lane[1] == DEAD) == dead]

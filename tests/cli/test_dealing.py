@@ -114,17 +114,6 @@ async def test_a_directory_with_an_owner_is_left_to_it(cluster: MockCluster, tmp
     assert values(cluster) == [b"waits"]
 
 
-def test_a_file_of_another_program_is_neither_drained_nor_discarded(tmp_path: Path) -> None:
-    (tmp_path / "0").mkdir()
-    ring = tmp_path / "0" / "ring"
-    ring.write_bytes(b"a ring of mine" * 1000)
-    for words in (["drain", tmp_path, "--bootstrap-servers", NOWHERE], ["discard", tmp_path, "--yes"]):
-        done = run(*words)
-        assert done.exit_code != 0
-        assert "the file belongs to another program" in done.output
-    assert list((tmp_path / "0").iterdir()) == [ring]
-
-
 def test_nothing_is_discarded_without_yes_and_all_with_it(tmp_path: Path) -> None:
     asyncio.run(leave(tmp_path, b"one", b"two"))
     asked = run("discard", tmp_path)

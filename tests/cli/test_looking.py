@@ -270,6 +270,8 @@ def test_a_directory_of_the_first_version_is_one_clear_line(tmp_path: Path) -> N
     assert done.exit_code == 1
     _, line = done.stdout.splitlines()
     assert line.startswith("aiorecover 0.1 wrote this directory: drain it with aiorecover 0.1")
+    shown = run("cat", tmp_path)
+    assert (shown.exit_code, shown.stderr) == (1, f"{line}\n")
 
 
 def test_the_version_is_told() -> None:

@@ -49,6 +49,19 @@ def test_a_path_with_nothing_of_ours_is_one_clear_line(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "foreign"]  # nothing is made
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_ring_of_another_program_is_named_with_the_status_of_what_cannot_be_read(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("wal/0").mkdir(parents=True)
+    Path("wal/0/ring").write_bytes(b"a ring of mine" * 1000)
+    done = CliRunner().invoke(app, [*command.split(), "wal", *COMMANDS[command]])
+    assert done.exit_code == (0 if command == "top" else 1)  # which goes on beside it
+    assert ("unreadable" if command == "top" else "the file belongs to another program") in done.output
+    assert [path.name for path in Path("wal/0").iterdir()] == ["ring"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

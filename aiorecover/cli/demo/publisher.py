@@ -18,7 +18,7 @@ from aiorecover.cli.demo.child import Task
 from aiorecover.cli.demo.verdict import Ordinal
 from aiorecover.cli.endings import FAILED, EndedError
 from aiorecover.cli.inspection import inspect
-from aiorecover.errors import WalFormatError
+from aiorecover.errors import ConfigError
 from aiorecover.testing.mock_cluster_process import child_environment
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Publisher:
         """Look into the ring from outside: the publisher may be dead, or not know yet what it has."""
         try:
             return sum(one.get("waiting", 0) for one in inspect(pathlib.Path(self._stage.task.wal_dir)))
-        except WalFormatError:  # it was never started
+        except ConfigError:  # it was never started
             return 0
 
     async def _read(self) -> None:
