@@ -7,7 +7,10 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from aiorecover.record_id import RECORD_ID_HEADER
+from aiorecover.reporting import context_of
 from aiorecover.ring.inspect import waiting
 from aiorecover.ring.lane import DEAD, UNASSIGNED
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
     from aiorecover.cli.inspection import Damage
     from aiorecover.ring.inspect import StoredRecord
+    from aiorecover.ring.notes import Note
 
 __all__ = ["NAMES", "New", "about", "lines", "stored", "text_of", "topic_of", "without_bytes", "write_lines"]
 
@@ -74,7 +78,7 @@ class New:
 
 
 def about(record: StoredRecord) -> dict[str, Any]:
-    """Return everything about a record; keys, values and headers are bytes here."""
+    """Return everything about a record; keys, values and headers are bytes here, bytes in the context base64."""
     found, note = record.record, record.note
     described = {
         "id": record.record_id,
@@ -85,11 +89,20 @@ def about(record: StoredRecord) -> dict[str, Any]:
         "value": found.value,
         "headers": [{"name": name, "value": value} for name, value in found.headers if name != RECORD_ID_HEADER],
         "source": note and note.source,
+        "context": _context(note),
     }
     if record.partition == DEAD and note is not None:
         where = UNASSIGNED if note.partition is None else note.partition
         described |= {"partition": NAMES.get(where, where), "dead_letter": note.error}
     return described
+
+
+def _context(note: Note | None) -> Any:
+    """Return the caller's context as JSON has it; None where there is none, or where it is damaged."""
+    try:
+        return msgspec.to_builtins(context_of(note), str_keys=True)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def without_bytes(described: dict[str, Any]) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def test_letters_are_listed_shown_and_exported_as_the_producer_does_it(letters: 
     assert max(map(len, table.stdout.splitlines())) <= 80
     assert listed(wal) == letters
     shown = json.loads(run("dead-letters", "show", wal, letters[1]).stdout)
-    assert (shown["value_base64"], shown["key"], shown["partition"]) == ("/w==", "k", 0)
+    assert (shown["value_base64"], shown["key"], shown["partition"], shown["context"]) == ("/w==", "k", 0, {"n": 1})
     assert "too large" in shown["dead_letter"]
     assert run("dead-letters", "export", wal, "-o", tmp_path / "here.jsonl").exit_code == 0
     assert (tmp_path / "here.jsonl").read_bytes() == (tmp_path / "by_producer.jsonl").read_bytes()
