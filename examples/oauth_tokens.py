@@ -1,5 +1,6 @@
 """Tokens of an identity provider (OAuth's client credentials), for a Kafka that wants OAUTHBEARER.
 
+The variables ``TOKEN_URL``, ``CLIENT_ID`` and ``CLIENT_SECRET`` name the provider and the login, ``KAFKA`` the brokers.
 The producer asks for a token for each connection, and again before a login ends. While the provider is down, records
 wait in the ring, the log names it, and `publish` goes on.
 """
@@ -8,6 +9,7 @@ import asyncio
 import json
 import os
 import ssl
+import sys
 import time
 import urllib.parse
 import urllib.request
@@ -16,6 +18,8 @@ from typing import Any
 from aiokafka.abc import AbstractTokenProvider
 
 from aiorecover import RecoverableProducer
+
+LOGIN = ("TOKEN_URL", "CLIENT_ID", "CLIENT_SECRET")
 
 
 class ClientCredentials(AbstractTokenProvider):
@@ -41,7 +45,7 @@ class ClientCredentials(AbstractTokenProvider):
 
 async def main() -> None:
     protocol = os.environ.get("SECURITY_PROTOCOL", "SASL_SSL")
-    tokens = ClientCredentials(os.environ["TOKEN_URL"], os.environ["CLIENT_ID"], os.environ["CLIENT_SECRET"])
+    tokens = ClientCredentials(*(os.environ[name] for name in LOGIN))
     async with RecoverableProducer(
         os.environ.get("WAL_DIR", "wal"),
         bootstrap_servers=os.environ.get("KAFKA", "localhost:9092"),
@@ -56,4 +60,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    if absent := [name for name in LOGIN if name not in os.environ]:
+        sys.exit(f"set {' and '.join(absent)}, as your identity provider has given them to you")
     asyncio.run(main())

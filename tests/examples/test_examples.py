@@ -25,6 +25,7 @@ from tests.examples.consumers import WITHIN_S, Consumer, environment, sell, sell
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.example import EXAMPLES, loaded
 from tests.support.oracle import Consumed, read_topic
+from tests.support.published import NOWHERE
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -150,6 +151,17 @@ class _client:  # noqa: N801 - reads as the function that it stands for
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
         await self._lifespan.__aexit__(None, None, None)
+
+
+# --- the login with tokens
+
+
+def test_variables_that_the_login_with_tokens_lacks_are_named_in_one_line(tmp_path: Path) -> None:
+    environ = environment(tmp_path, NOWHERE) | {"CLIENT_ID": "orders-service"}
+    command = [sys.executable, str(EXAMPLES / "oauth_tokens.py")]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    said = "set TOKEN_URL and CLIENT_SECRET, as your identity provider has given them to you\n"
+    assert (done.returncode, done.stderr) == (1, said)
 
 
 # --- the consumer that keeps a file
