@@ -16,6 +16,7 @@ from aiorecover import RecoverableProducer
 from aiorecover.cli.app import app as command_line
 from aiorecover.integrations.metrics import TABLE
 from tests.support.example import EXAMPLES, loaded
+from tests.support.pages import DOCS
 
 OPS = EXAMPLES / "ops"
 OBJECTS = {one["kind"]: one for one in yaml.safe_load_all((OPS / "kubernetes.yaml").read_text(encoding="utf-8"))}
@@ -102,6 +103,7 @@ def test_the_composition_is_what_compose_takes_and_its_parts_fit(service: TestCl
     orders = services["orders"]["environment"]
     assert orders.keys() <= READ
     assert orders["KAFKA"] in services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    assert f" {services['kafka']['image']}\n" in (DOCS / "first_record.md").read_text(encoding="utf-8")
     assert f"wal:{orders['WAL_DIR']}" in services["orders"]["volumes"]
     assert int(services["orders"]["stop_grace_period"].removesuffix("s")) > STOP_S
     RecoverableProducer(orders["WAL_DIR"], bootstrap_servers=orders["KAFKA"])
