@@ -29,6 +29,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
 
 from aiorecover.errors import ConfigError
+from aiorecover.record_id import EPOCH_MAX, SEQUENCE_MAX
 from aiorecover.spark.bitmaps import BUCKET_COLUMNS, bit_of, bucket_of, clear_bits, joined, ranges_in, runs, set_in_one
 from aiorecover.spark.frames import TEXT, WHOLE, Persisted, check_columns
 from aiorecover.spark.manifests import BEHIND, Manifests, judge, of_table, unknown
@@ -115,10 +116,12 @@ def audit(
     thirds of the time (`benchmarks/README.md`).
 
     Raises:
-        ConfigError: columns are absent or of another type, or the table is not there, or a name was given and no
-            session is active.
+        ConfigError: columns are absent or of another type, a number of ``known_last`` cannot be, or the table is not
+            there, or a name was given and no session is active.
 
     """
+    if isinstance(known_last, Mapping):
+        _check_numbers(known_last)
     by_name = isinstance(df, str)
     records = with_id_columns(_records(df))
     known = _known_last(records.sparkSession, known_last)
@@ -154,6 +157,15 @@ def _records(df: DataFrame | str) -> DataFrame:
         df = read_target(spark, df)
     check_columns("the records", df, _PLACE)
     return df
+
+
+def _check_numbers(known_last: Mapping[tuple[str, int], int]) -> None:
+    for (producer_id, epoch), last in known_last.items():
+        if not (0 < epoch <= EPOCH_MAX and 0 <= last <= SEQUENCE_MAX):
+            raise ConfigError(
+                "known_last has an epoch or a sequence that no record has: take them from a receipt, or pass what "
+                f"last_ids returns {producer_id=} {epoch=} {last=}"
+            )
 
 
 def _known_last(spark: SparkSession, known: Mapping[tuple[str, int], int] | DataFrame | None) -> DataFrame:
