@@ -77,10 +77,11 @@ class QueryLog:
         return set() if written is None else set(json.loads(written.splitlines()[-1]))  # a version comes before it
 
 
-def check_topics(spark: SparkSession, source: Mapping[str, str], checkpoint: str) -> None:
+def check_topics(spark: SparkSession, source: Mapping[str, str], checkpoint: str, log: QueryLog) -> None:
     """Check that the landing can go on with these topics, and remember their ids.
 
-    ``source``: the options of Spark's Kafka source; with ``failOnDataLoss=false`` nothing is refused.
+    ``source``: the options of Spark's Kafka source; with ``failOnDataLoss=false`` nothing is refused. ``log``: of the
+    query.
 
     Raises:
         RecordsGoneError: a topic was made anew.
@@ -88,7 +89,6 @@ def check_topics(spark: SparkSession, source: Mapping[str, str], checkpoint: str
             Kafka cannot be reached.
 
     """
-    log = QueryLog(spark, f"{checkpoint}/query")
     done, begun = log.topics_done(), log.topics_begun()
     if not loss_is_accepted(source):
         _check_named(spark, source, checkpoint, done, done | begun)

@@ -129,14 +129,14 @@ def land(
     stream = spark.readStream.format("kafka").options(**source)
     stream = stream.option("maxOffsetsPerTrigger", max_offsets_per_trigger)
     with clear_errors(target=target):
+        log = QueryLog(spark, f"{checkpoint}/query")
         store = store_for(_with_few_tasks(_cloned(spark), files_per_batch), target, format)
-        landing = _Landing(spark, store, checkpoint, files_per_batch, on_batch, lossy=loss_is_accepted(source))
+        landing = _Landing(log, store, checkpoint, files_per_batch, on_batch, lossy=loss_is_accepted(source))
         records = parse_record_id(stream.load())
         landing.check(records.schema)
-    check_topics(spark, source, checkpoint)
+    check_topics(spark, source, checkpoint, log)
     writer = records.writeStream.foreachBatch(landing.land_batch)
     writer = writer.option("checkpointLocation", f"{checkpoint}/query").queryName(f"aiorecover land {target}")
-    log = QueryLog(spark, f"{checkpoint}/query")
     if log.last_begun() > log.last_done():
         _finish(writer.trigger(once=True).start())
     return (writer.trigger(availableNow=True) if available_now else writer).start()
@@ -208,7 +208,7 @@ class _Landing:
 
     def __init__(
         self,
-        spark: SparkSession,
+        log: QueryLog,
         target: Store,
         checkpoint: str,
         files_per_batch: int,
@@ -219,8 +219,7 @@ class _Landing:
         self._lossy = lossy
         self._target, self._checkpoint = target, checkpoint
         self._quarantine, self._seen = target.beside("quarantine"), Seen(target.beside("ids"))
-        self._log = QueryLog(spark, f"{checkpoint}/query")
-        self._files_per_batch, self._on_batch = files_per_batch, on_batch
+        self._log, self._files_per_batch, self._on_batch = log, files_per_batch, on_batch
         self._mark: str | None = None
 
     def check(self, schema: StructType) -> None:
