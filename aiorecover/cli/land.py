@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +71,6 @@ def run(options: Options, console: Output) -> int:
     settings, counted = pairs(options.settings), _Counted()
     say = console.say if not options.json else _nothing
 
-    def tell(batch: downstream.Landed) -> None:
-        counted.count(batch)
-        say(_line(batch))
-
     def start() -> SparkSession:
         return start_session(
             "aiorecover land",
@@ -86,21 +83,24 @@ def run(options: Options, console: Output) -> int:
 
     def work(spark: SparkSession) -> None:
         with convertible(spark, told, _WAY_OUT):
-            query = downstream.land(
-                spark,
-                options.topics,
-                options.target,
-                options.checkpoint,
-                bootstrap_servers=options.bootstrap_servers,
-                format=options.format,
-                available_now=options.available_now,
-                max_offsets_per_trigger=options.max_offsets_per_trigger,
-                files_per_batch=options.files_per_batch,
-                options=kafka_options,
-                on_batch=tell,
-            )
-            say(f"landing in {options.target}: each batch is told when it is done")
-            _wait(query, say)
+            try:
+                query = downstream.land(
+                    spark,
+                    options.topics,
+                    options.target,
+                    options.checkpoint,
+                    bootstrap_servers=options.bootstrap_servers,
+                    format=options.format,
+                    available_now=options.available_now,
+                    max_offsets_per_trigger=options.max_offsets_per_trigger,
+                    files_per_batch=options.files_per_batch,
+                    options=kafka_options,
+                    on_batch=counted.count,
+                )
+                say(f"landing in {options.target}: each batch is told when it is done")
+                _wait(query, say, counted)
+            finally:
+                counted.report(say)
         counted.held_offsets = held_offsets(ends_of(spark, told))
         if options.available_now and not counted.totals["batches"]:
             say("no batch: nothing new stands in the topics")
@@ -136,7 +136,7 @@ def _line(batch: downstream.Landed) -> str:
 
 @dataclass
 class _Counted:
-    """Counts of what was landed since the start."""
+    """Counts of what was landed since the start, and the batches that were not reported yet."""
 
     totals: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(
@@ -144,12 +144,19 @@ class _Counted:
         )
     )
     held_offsets: int = 0
+    batches: deque[downstream.Landed] = field(default_factory=deque)
 
     def count(self, batch: downstream.Landed) -> None:
+        """Count it alone: in Spark's thread an output whose reader has gone would fail the query."""
+        self.batches.append(batch)
         self.totals["batches"] += 1
         for name, count in asdict(batch).items():
             if name in self.totals:
                 self.totals[name] += count
+
+    def report(self, say: Callable[[str], None]) -> None:
+        while self.batches:
+            say(_line(self.batches.popleft()))
 
     def __str__(self) -> str:
         landed = f"{self.totals['batches']:,} batches with {self.totals['landed']:,} records were landed"
@@ -165,10 +172,11 @@ def _held(count: int) -> str:
     )
 
 
-def _wait(query: StreamingQuery, say: Callable[[str], None]) -> None:
-    """Wait until the query ends; after each batch say how much is left, unless nothing is."""
+def _wait(query: StreamingQuery, say: Callable[[str], None], counted: _Counted) -> None:
+    """Wait until the query ends; report each batch meanwhile, and how much is left after it, unless nothing is."""
     told = -1
     while not query.awaitTermination(PROGRESS_LOOK):  # type: ignore[arg-type] # a part of a second is taken, too
+        counted.report(say)
         progress: Mapping[str, Any] | None = query.lastProgress
         if progress is None or progress["batchId"] == told:
             continue

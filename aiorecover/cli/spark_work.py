@@ -62,13 +62,14 @@ def with_spark(
                 return _clearly(lambda: work(session), failed)
             finally:
                 with ending, contextlib.suppress(Py4JError, OSError):  # where Java is gone, there is nothing to stop
-                    session.stop()
+                    _stop(session)
 
     def stop() -> None:
         logging.disable()  # what is cut off may say so until this process ends
         warnings.simplefilter("ignore")  # pyspark warns of a Java that has ended before it was told to
         with ending:
             for session in sessions:
+                session.sparkContext.setLogLevel("OFF")  # what is torn down says so in hundreds of lines
                 _stop(session)
 
     with py4j_silent():
@@ -102,7 +103,6 @@ def _java_status() -> int | None:
 
 def _stop(session: SparkSession) -> None:
     """Stop the session at once: the next start begins the batch under way again."""
-    session.sparkContext.setLogLevel("OFF")  # what is torn down says so in hundreds of lines
     for query in session.streams.active:
         query.stop()
     session.stop()
