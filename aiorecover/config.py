@@ -183,7 +183,7 @@ class Config:
     guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
     fsync: Literal["never", "interval", "always"] = "interval"
     fsync_interval_ms: int = 1000  # a second of records at stake in a power cut, one sync a second
-    checkpoint_interval_ms: int = 5000  # an audit sees what is newer as not told yet
+    checkpoint_interval_ms: int = 5000  # an audit takes what is newer as not reported yet
     wal_max_bytes: int = 20 * GIB  # 18 minutes of an outage at 100,000 records/s of 200 bytes
     wal_min_free_bytes: int | None = None  # logs and other processes on the disk go on
     on_full: Literal["raise", "wait"] = "raise"

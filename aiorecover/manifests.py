@@ -13,16 +13,16 @@ Each claim only grows, so all manifests of an epoch are read together: the highe
 Repeats and disorder do no harm, and the next manifest makes up for one that is lost: at least once is enough, past the
 ring, without an identity that Kafka knows.
 
-A process tells of its own epoch, and seals it when it stops. An opening tells of each earlier epoch that it finds in
-the ring, sealed, since nothing is added to it. What is settled goes over epochs, in their order: where something of a
-later epoch is, all of an earlier one is, told or not. An epoch without records is not told of.
+A process reports its own epoch, and seals it when it stops. An opening reports each earlier epoch that it finds in the
+ring, sealed, since nothing is added to it. Records settle epoch by epoch: where one of a later epoch is settled, all of
+an earlier one are, reported or not. An epoch without records is not reported.
 
 A manifest is one record of JSON. Its key is ``producer id/epoch/told_by/part``, where ``told_by`` is the epoch of the
 process that tells; of one key the newest counts, so the topic may be compacted. Ranges are cut into parts of
 `RANGES_MOST`; the newest part bears the numbers, and comes last.
 
 Limits: what an epoch accepted after its newest manifest is in its ring alone. A dead letter that is purged before it
-was told of, by a process that is killed then, is called lost. One record that waits keeps what was accepted after it
+was reported, by a process that is killed then, is called lost. One record that waits keeps what was accepted after it
 from being called settled.
 """
 
@@ -115,7 +115,7 @@ class _Account:
         self.sealed = False
         self.dead, self.damaged = Ranges(), Ranges()
         self.full: list[tuple[int, Pairs, Pairs]] = []  # parts that Kafka does not have yet
-        self.told: Any = None
+        self.published: Any = None
 
     def note(self, ranges: Ranges, first: int, last: int) -> None:
         if len(self.full) >= PARTS_MOST:
@@ -171,7 +171,7 @@ class Manifests:
         return found
 
     async def finish(self) -> None:
-        """Seal this epoch and tell what is left to be told; after the last record, while Kafka is still connected."""
+        """Seal this epoch and report what is left; after the last record, while Kafka is still connected."""
         try:
             async with asyncio.timeout(STOP_S):
                 await self.tell(sealed=True)
@@ -179,7 +179,7 @@ class Manifests:
             self._failed("no answer in time")
 
     async def tell(self, *, sealed: bool = False) -> None:
-        """Tell what is new, if Kafka is there; ``sealed``: nothing more is accepted."""
+        """Report what is new, if Kafka is there; ``sealed``: nothing more is accepted."""
         self._take_stock(sealed)
         connection = self.delivery.connection
         if not connection.connected or connection.cause is not None or self.delivery.failure is not None:
@@ -215,16 +215,16 @@ class Manifests:
 
     async def _tell_of(self, epoch: int, account: _Account) -> None:
         claims = account.claims
-        if account.last < FIRST_SEQUENCE or claims == account.told:
+        if account.last < FIRST_SEQUENCE or claims == account.published:
             return
         full = account.full[:]
-        told = [self._manifest(epoch, part, dead_lettered=dead, damaged=bad) for part, dead, bad in full]
+        manifests = [self._manifest(epoch, part, dead_lettered=dead, damaged=bad) for part, dead, bad in full]
         part, last, settled, sealed, dead, bad = claims
         numbers = {"last": last, "settled": settled, "sealed": sealed}
-        told.append(self._manifest(epoch, part, dead_lettered=dead, damaged=bad, **numbers))
-        for start in range(0, len(told), AT_ONCE):
-            await self._produce(told[start : start + AT_ONCE])
-        account.told = claims
+        manifests.append(self._manifest(epoch, part, dead_lettered=dead, damaged=bad, **numbers))
+        for start in range(0, len(manifests), AT_ONCE):
+            await self._produce(manifests[start : start + AT_ONCE])
+        account.published = claims
         del account.full[: len(full)]
 
     def _manifest(self, epoch: int, part: int, **claims: Any) -> Manifest:

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class _Running(NamedTuple):
-    """What exists between `start` and `stop`."""
+    """A started producer, and the thread that its event loop runs in."""
 
     producer: aiorecover.RecoverableProducer
     loop: asyncio.AbstractEventLoop

@@ -95,22 +95,22 @@ def main() -> int:
     parser.add_argument("--kafka", default="localhost:9092")
     parser.add_argument("--topic", default="audio")
     parser.add_argument("--directory", type=Path, default=Path("audio"), help="of the ring, and of the table")
-    told = parser.parse_args()
-    asyncio.run(create_topic(told.kafka, told.topic))
-    published = asyncio.run(publish(told.kafka, told.topic, told.directory / "wal", told.streams, told.seconds))
-    packets = told.streams * told.seconds * PACKETS_A_SECOND
+    given = parser.parse_args()
+    asyncio.run(create_topic(given.kafka, given.topic))
+    published = asyncio.run(publish(given.kafka, given.topic, given.directory / "wal", given.streams, given.seconds))
+    packets = given.streams * given.seconds * PACKETS_A_SECOND
     print(f"{packets:,} packets accepted in {published.accepted_s:.1f} s, in Kafka after {published.delivered_s:.1f} s")
-    if published.accepted_s > told.seconds + 1:
-        print(f"too many streams for this machine: they are live for {told.seconds} s, try fewer")
+    if published.accepted_s > given.seconds + 1:
+        print(f"too many streams for this machine: they are live for {given.seconds} s, try fewer")
     builder = SparkSession.builder.master("local[*]")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     began = time.perf_counter()
-    land_all(spark, told.kafka, told.topic, told.directory)
+    land_all(spark, given.kafka, given.topic, given.directory)
     landed = time.perf_counter()
-    whole = is_whole(spark, told.directory, published)
+    whole = is_whole(spark, given.directory, published)
     print(f"landed in {landed - began:.1f} s, audited in {time.perf_counter() - landed:.1f} s")
     return 0 if whole else 1
 

@@ -14,18 +14,18 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` is given."""
+        """Return the name of the format."""
         return "aiorecover"
 
     def schema(self) -> StructType:
-        """The columns."""
+        """Return the columns."""
         from aiorecover.spark import source  # noqa: PLC0415 - see above
 
         source.check(self.options)  # here, so that `load` says it, and not the first use of the data frame
         return source.SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What reads it."""
+        """Return the reader of the rings."""
         from aiorecover.spark import source  # noqa: PLC0415 - see above
 
         return source.RingReader(self.options, schema)

@@ -57,22 +57,22 @@ async def audit(question: Question) -> Row:
 
     """
     options = checked_options(question.options)
-    told = None
+    manifests = None
     if question.manifests is not None:  # before the topics: what is delivered meanwhile is not settled then
         async with opened(question.bootstrap_servers, [question.manifests], options) as topic:
-            told = await read_manifests(topic.committed())
-        if not told.epochs and told.unreadable:
+            manifests = await read_manifests(topic.committed())
+        if not manifests.epochs and manifests.unreadable:
             raise ConfigError(
                 "no record of this topic is a manifest of producers: name for --manifests what they name as "
                 f"audit_topic manifests={question.manifests}"
             )
     async with opened(question.bootstrap_servers, question.topics, options) as topics:
-        return await _Audit(question, topics, told).run()
+        return await _Audit(question, topics, manifests).run()
 
 
 class _Audit:
-    def __init__(self, question: Question, topics: Topics, told: Manifests | None) -> None:
-        self._question, self._topics, self._told = question, topics, told
+    def __init__(self, question: Question, topics: Topics, manifests: Manifests | None) -> None:
+        self._question, self._topics, self._manifests = question, topics, manifests
         self._ids, self._held = Ids(), Ids()
         self._moments = Moments() if question.over_time else None
         self._records = self._without_id = 0
@@ -148,8 +148,8 @@ class _Audit:
                 ids.compared(ids.epochs[key], sequence)
 
     def _keys(self) -> list[Key]:
-        told = () if self._told is None else self._told.epochs
-        return sorted({*self._ids.epochs, *self._question.known_last, *told})
+        reported = () if self._manifests is None else self._manifests.epochs
+        return sorted({*self._ids.epochs, *self._question.known_last, *reported})
 
     def _bounds(self, key: Key) -> tuple[int | None, int | None, int, int]:
         """Return the first and last sequence found, and the first and last that should be there."""
@@ -159,8 +159,8 @@ class _Audit:
             for begin, end in found.found_ranges:
                 first, last = begin if first is None else first, end
         known = self._question.known_last.get(key, 0)
-        if self._told is not None and key in self._told.epochs:
-            known = max(known, self._told.epochs[key].last)
+        if self._manifests is not None and key in self._manifests.epochs:
+            known = max(known, self._manifests.epochs[key].last)
         start = first if self._question.from_first and first is not None else 1
         return first, last, start, max(last or 0, known)
 
@@ -186,7 +186,7 @@ class _Audit:
             pieces.add(piece)
         totals["held_offsets"] = held_offsets
         totals["behind_open_transaction"] = pieces.totals["behind_open_transaction"]
-        if self._told is not None:
+        if self._manifests is not None:
             totals |= self._unknown(epochs)
         found: Row = {
             "totals": totals,
@@ -196,11 +196,11 @@ class _Audit:
             "out_of_order": self._listed(self._ranges_of(lambda one: one.disorder_ranges)) if question.order else [],
             "conflicts": self._listed(self._ranges_of(lambda one: one.conflict_ranges)),
         }
-        if self._told is not None:
+        if self._manifests is not None:
             found["manifests"] = {
                 "totals": pieces.totals,
                 "ranges": pieces.rows(),
-                "unreadable": self._told.unreadable,
+                "unreadable": self._manifests.unreadable,
             }
         if self._moments is not None:
             width, moments = self._moments.rows()
@@ -221,18 +221,18 @@ class _Audit:
         for key in self._keys():
             _, found_last, start, end = self._bounds(key)
             epoch = self._ids.epochs.get(key) or Epoch(key)
-            told = None if self._told is None else self._told.epochs.get(key)
+            claims = None if self._manifests is None else self._manifests.epochs.get(key)
             in_topics = self._held.epochs.get(key)
             held: Pairs = () if in_topics is None else tuple(in_topics.found_ranges)
-            for (first, last), verdict, why in judge(epoch.missing_ranges(start, end), told, held):
+            for (first, last), verdict, why in judge(epoch.missing_ranges(start, end), claims, held):
                 row = _range(key, first, last)
                 yield row | {"verdict": verdict, "why": why, "tail": first > (found_last or 0)}
 
     def _unknown(self, epochs: list[Row]) -> Row:
         """Count the epochs that may have no end yet, and those without a manifest."""
-        told = self._told or Manifests()
-        open_ones = told.open_epochs()
-        untold = [one for one in epochs if one["found"] and (one["producer_id"], one["epoch"]) not in told.epochs]
+        manifests = self._manifests or Manifests()
+        open_ones = manifests.open_epochs()
+        untold = [one for one in epochs if one["found"] and (one["producer_id"], one["epoch"]) not in manifests.epochs]
         oldest_ms, oldest = open_ones[0] if open_ones else (None, None)
         return {
             "open_epochs": len(open_ones),

@@ -81,14 +81,14 @@ def checked_options(options: Mapping[str, str]) -> dict[str, Any]:
             )
         if name in _NUMBERS and not value.isdecimal():
             raise ConfigError(f"this option is a whole number: option={name} {value=}")
-    told: dict[str, Any] = {name: int(value) if name in _NUMBERS else value for name, value in options.items()}
-    files = {_FILES[name]: told.pop(name) for name in list(told) if name in _FILES}
-    if files or "SSL" in told.get("security_protocol", ""):
+    parsed: dict[str, Any] = {name: int(value) if name in _NUMBERS else value for name, value in options.items()}
+    files = {_FILES[name]: parsed.pop(name) for name in list(parsed) if name in _FILES}
+    if files or "SSL" in parsed.get("security_protocol", ""):
         try:
-            told["ssl_context"] = create_ssl_context(**files)
+            parsed["ssl_context"] = create_ssl_context(**files)
         except (OSError, ValueError) as error:
             raise ConfigError(f"the certificates cannot be read: {error} files={files}") from None
-    return told
+    return parsed
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import msgspec
 from aiorecover.audit.ids import Key, Range
 from aiorecover.manifests import VERSION, Pairs, Ranges
 
-__all__ = ["VERDICTS", "Manifests", "Told", "judge", "read_manifests"]
+__all__ = ["VERDICTS", "Claims", "Manifests", "judge", "read_manifests"]
 
 VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", "behind_open_transaction")
 
@@ -35,7 +35,7 @@ _decode = msgspec.json.Decoder(_Manifest).decode
 
 
 @dataclass
-class Told:
+class Claims:
     """All manifests of one epoch together: the greatest numbers, and the union of the ranges."""
 
     last: int = 0
@@ -61,7 +61,7 @@ class Told:
 class Manifests:
     """The manifests of an audit topic."""
 
-    epochs: dict[Key, Told] = field(default_factory=dict)
+    epochs: dict[Key, Claims] = field(default_factory=dict)
     unreadable: int = 0
     """Keys whose newest record is no manifest of a known version."""
 
@@ -72,13 +72,13 @@ class Manifests:
         goes through epochs in order.
         """
         passed: dict[str, int] = {}
-        for (producer_id, number), told in self.epochs.items():
-            if told.settled:
+        for (producer_id, number), claims in self.epochs.items():
+            if claims.settled:
                 passed[producer_id] = max(passed.get(producer_id, 0), number)
         return sorted(
-            (told.time_ms, f"{producer_id}/{number}")
-            for (producer_id, number), told in self.epochs.items()
-            if told.sealed_at is None and number >= passed.get(producer_id, 0)
+            (claims.time_ms, f"{producer_id}/{number}")
+            for (producer_id, number), claims in self.epochs.items()
+            if claims.sealed_at is None and number >= passed.get(producer_id, 0)
         )
 
 
@@ -99,11 +99,11 @@ async def read_manifests(records: AsyncIterator[tuple[Any, Sequence[Any]]]) -> M
         if manifest is None or manifest.version != VERSION:
             found.unreadable += 1
         else:
-            found.epochs.setdefault((manifest.producer_id, manifest.epoch), Told()).add(manifest)
+            found.epochs.setdefault((manifest.producer_id, manifest.epoch), Claims()).add(manifest)
     return found
 
 
-def judge(missing: Iterable[Range], told: Told | None, held: Pairs) -> Iterator[tuple[Range, str, str | None]]:
+def judge(missing: Iterable[Range], claims: Claims | None, held: Pairs) -> Iterator[tuple[Range, str, str | None]]:
     """Yield missing ranges, cut where the verdict changes, with the verdict and, for ``lost``, why.
 
     ``behind_open_transaction``: the record is in Kafka, and a transaction that is not decided holds it up.
@@ -112,13 +112,13 @@ def judge(missing: Iterable[Range], told: Told | None, held: Pairs) -> Iterator[
     epoch was closed); ``untold``: its epoch has no manifest.
     """
     covers = {"behind_open_transaction": _Cover(held)}
-    covers |= {kind: _Cover(ranges.pairs) for kind, ranges in (told.ranges if told is not None else {}).items()}
+    covers |= {kind: _Cover(ranges.pairs) for kind, ranges in (claims.ranges if claims is not None else {}).items()}
     for first, last in missing:
         at, piece = first, None
         while at <= last:
-            inside, end = _at(covers, told, at)
+            inside, end = _at(covers, claims, at)
             end = min(end, last)
-            said = _verdict(inside, told)
+            said = _verdict(inside, claims)
             if piece is not None and piece[1:] == said:
                 piece = ((piece[0][0], end), *said)
             else:
@@ -145,29 +145,29 @@ class _Cover:
         return (True, last) if first <= sequence else (False, first - 1)
 
 
-def _at(covers: dict[str, _Cover], told: Told | None, sequence: int) -> tuple[set[str], int]:
+def _at(covers: dict[str, _Cover], claims: Claims | None, sequence: int) -> tuple[set[str], int]:
     inside, ends = set[str](), [_END]
     for kind, cover in covers.items():
         is_in, end = cover.at(sequence)
         ends.append(end)
         if is_in:
             inside.add(kind)
-    if told is not None:
-        if sequence <= told.settled:
+    if claims is not None:
+        if sequence <= claims.settled:
             inside.add("settled")
-            ends.append(told.settled)
-        if told.sealed_at is not None:
-            if sequence > told.sealed_at:
+            ends.append(claims.settled)
+        if claims.sealed_at is not None:
+            if sequence > claims.sealed_at:
                 inside.add("gone")
             else:
-                ends.append(told.sealed_at)
+                ends.append(claims.sealed_at)
     return inside, min(ends)
 
 
-def _verdict(inside: set[str], told: Told | None) -> tuple[str, str | None]:
+def _verdict(inside: set[str], claims: Claims | None) -> tuple[str, str | None]:
     if "behind_open_transaction" in inside:
         return "behind_open_transaction", None
-    if told is None:
+    if claims is None:
         return "untold", None
     if "dead_lettered" in inside:
         return "dead_lettered", None

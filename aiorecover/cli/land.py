@@ -67,7 +67,9 @@ def run(options: Options, console: Output) -> int:
     """
     kafka_options = pairs(options.kafka_options)
     # Refused here, before Spark fetches and starts anything.
-    told = checked_options(options.topics, options.target, options.checkpoint, options.bootstrap_servers, kafka_options)
+    source = checked_options(
+        options.topics, options.target, options.checkpoint, options.bootstrap_servers, kafka_options
+    )
     settings, counted = pairs(options.settings), _Counted()
     say = console.say if not options.json else _nothing
 
@@ -82,7 +84,7 @@ def run(options: Options, console: Output) -> int:
         )
 
     def work(spark: SparkSession) -> None:
-        with convertible(spark, told, _WAY_OUT):
+        with convertible(spark, source, _WAY_OUT):
             try:
                 query = downstream.land(
                     spark,
@@ -101,7 +103,7 @@ def run(options: Options, console: Output) -> int:
                 _wait(query, say, counted)
             finally:
                 counted.report(say)
-        counted.held_offsets = held_offsets(ends_of(spark, told))
+        counted.held_offsets = held_offsets(ends_of(spark, source))
         if options.available_now and not counted.totals["batches"]:
             say("no batch: nothing new stands in the topics")
         if counted.held_offsets:
@@ -174,12 +176,12 @@ def _held(count: int) -> str:
 
 def _wait(query: StreamingQuery, say: Callable[[str], None], counted: _Counted) -> None:
     """Wait until the query ends; report each batch meanwhile, and how much is left after it, unless nothing is."""
-    told = -1
+    done = -1
     while not query.awaitTermination(PROGRESS_LOOK):  # type: ignore[arg-type] # a part of a second is taken, too
         counted.report(say)
         progress: Mapping[str, Any] | None = query.lastProgress
-        if progress is None or progress["batchId"] == told:
+        if progress is None or progress["batchId"] == done:
             continue
-        told = progress["batchId"]
+        done = progress["batchId"]
         if left := offsets_to_go(progress):
-            say(f"batch {told} is done: {left:,} offsets to go")
+            say(f"batch {done} is done: {left:,} offsets to go")

@@ -66,7 +66,7 @@ def with_spark(
 
     def stop() -> None:
         logging.disable()  # what is cut off may say so until this process ends
-        warnings.simplefilter("ignore")  # pyspark warns of a Java that has ended before it was told to
+        warnings.simplefilter("ignore")  # pyspark warns of a Java that it has not ended itself
         with ending:
             for session in sessions:
                 session.sparkContext.setLogLevel("OFF")  # what is torn down says so in hundreds of lines

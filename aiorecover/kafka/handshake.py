@@ -224,7 +224,7 @@ def _explain_connecting(error: BaseException, address: str, *, secured: bool, ad
 
 
 def explain_closed(link: Link) -> str:
-    """Say why a broker that has told its versions closes the connection at the first question."""
+    """Say why a broker that has answered with its versions closes the connection at the first request."""
     hint = "perhaps it wants a login (security_protocol, sasl_mechanism)"
     return f"{link.host}:{link.port} closes the connection at the first request: {hint}"
 

@@ -171,7 +171,7 @@ def accepting(
     encode: Callable[..., bytes | None],
     otherwise: Callable[..., Any],
     fits: int,
-    plain_values: bool,  # noqa: FBT001 - told once
+    plain_values: bool,  # noqa: FBT001 - given once
     plain_keys: bool,  # noqa: FBT001
     turn: int,
 ) -> Callable[..., Any]:

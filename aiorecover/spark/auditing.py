@@ -51,7 +51,7 @@ _TOLD = "producer_id string, epoch int, last bigint, settled bigint, sealed_at b
 
 @dataclass(frozen=True)
 class Audit(Persisted):
-    """What an audit found, as data frames; nothing runs until one of them is used.
+    """The result of an audit, as data frames; nothing runs until one of them is used.
 
     The first use of any of them reads the records, and each use of `repeated` or `conflicts` reads them once more.
     About a hundred bytes (more with many holes or much disorder) are persisted for each 32,768 records until `close`,

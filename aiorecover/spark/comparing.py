@@ -34,7 +34,7 @@ _EMPTY = bytes(BUCKET_SIZE // 8)
 
 @dataclass(frozen=True)
 class Comparison(Persisted):
-    """What a comparison found, as data frames; nothing runs until one of them is used.
+    """The result of a comparison, as data frames; nothing runs until one of them is used.
 
     The first use of any of them reads both sides. About a hundred bytes (more with many ranges) are persisted for each
     32,768 records until `close`, or the end of ``with``.

@@ -61,7 +61,7 @@ _log = logging.getLogger("aiorecover.spark")
 
 @dataclass(frozen=True)
 class Landed:
-    """What became of a batch."""
+    """The outcome of a batch."""
 
     batch_id: int
     landed: int

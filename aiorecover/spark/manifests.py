@@ -112,7 +112,7 @@ def judge(missing: DataFrame, epochs: DataFrame, ranges: DataFrame) -> DataFrame
         *_edges(_of_kind(missing, "missing")),
         *_edges(ranges),
         *_edges(_of_kind(settled, "settled")),
-        _edge(_of_kind(epochs, "told"), F.lit(0), 1),
+        _edge(_of_kind(epochs, "reported"), F.lit(0), 1),
         _edge(_of_kind(sealed, "gone"), F.col("sealed_at") + 1, 1),
     ]
     pieces = joined(_cut(reduce(DataFrame.unionByName, edges)), ["verdict", "why"])
@@ -159,7 +159,7 @@ def _edge(ranges: DataFrame, at: Column, step: int) -> DataFrame:
 
 def _cut(edges: DataFrame) -> DataFrame:
     """The pieces of missing ranges, from one edge of any kind to the next."""
-    kinds = ("missing", *_KINDS, BEHIND, "settled", "gone", "told")
+    kinds = ("missing", *_KINDS, BEHIND, "settled", "gone", "reported")
     steps = {kind: F.sum(F.when(F.col("kind") == kind, F.col("step")).otherwise(0)).alias(kind) for kind in kinds}
     places = edges.groupBy(*EPOCH_COLUMNS, "at").agg(*steps.values())
     in_order = Window.partitionBy(*EPOCH_COLUMNS).orderBy("at")
@@ -173,7 +173,7 @@ def _cut(edges: DataFrame) -> DataFrame:
     why = F.when(F.col("damaged"), "damaged").when(F.col("settled"), "settled").when(F.col("gone"), "gone")
     verdict = (
         F.when(F.col(BEHIND), BEHIND)
-        .when(~F.col("told"), "untold")
+        .when(~F.col("reported"), "untold")
         .when(F.col("dead_lettered"), "dead_lettered")
         .when(why.isNotNull(), "lost")
         .otherwise("in_ring")

@@ -146,12 +146,12 @@ def test_that_others_write_to_the_topics_is_said_where_there_are_records_without
     [
         (
             {"open_epochs": 1, "open_oldest": "p/1", "open_told_ms": 1_795_669_207_999, "untold_epochs": 0},
-            ["1 epoch is open, p/1, told last at 2026-11-26 05:00:07 UTC: what it accepted since is not known here"],
+            ["1 epoch is open, p/1, reported at 2026-11-26 05:00:07 UTC: what it accepted since is not known here"],
         ),
         (
             {"open_epochs": 2_000, "open_oldest": "p/1", "open_told_ms": 1_795_669_207_999, "untold_epochs": 1},
             [
-                "2,000 epochs are open, the oldest, p/1, told last at 2026-11-26 05:00:07 UTC: what they accepted",
+                "2,000 epochs are open, the oldest, p/1, reported at 2026-11-26 05:00:07 UTC: what they accepted",
                 "1 epoch was found that no manifest tells of: what it accepted behind",
             ],
         ),

@@ -44,7 +44,7 @@ def run_spark(options: Options, known_last: dict[tuple[str, int], int]) -> dict[
 
     """
     check_format(options.format)
-    told, topics = options.manifests is not None, _reads_topics(options)
+    topics = _reads_topics(options)
     if topics:  # refused here, before Spark fetches and starts anything
         source_options(options.topics, options.bootstrap_servers or "", pairs(options.kafka_options))
     settings = pairs(options.settings)
@@ -54,7 +54,7 @@ def run_spark(options: Options, known_last: dict[tuple[str, int], int]) -> dict[
                 "aiorecover audit",
                 options.master or "local[*]",
                 settings,
-                kafka=topics or told,
+                kafka=topics or options.manifests is not None,
                 chosen=options.format,
                 paths=[] if options.table is None else [options.table],
                 verbose=options.verbose,
@@ -72,14 +72,14 @@ def run_spark(options: Options, known_last: dict[tuple[str, int], int]) -> dict[
 def _convertible(spark: SparkSession, options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:
     if not _reads_topics(options):
         return _found(spark, options, known_last)
-    told = source_options(options.topics, options.bootstrap_servers or "", pairs(options.kafka_options))
-    with convertible(spark, told, _UNREADABLE):
+    source = source_options(options.topics, options.bootstrap_servers or "", pairs(options.kafka_options))
+    with convertible(spark, source, _UNREADABLE):
         return _found(spark, options, known_last)
 
 
 def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:
     topics, more = _reads_topics(options), pairs(options.kafka_options)
-    told = _manifests_of(spark, options)  # before the topics: what is delivered meanwhile is not settled then
+    manifests = _manifests_of(spark, options)  # before the topics: what is delivered meanwhile is not settled then
     read = [*_topics_of(spark, options), *_table_of(spark, options)]
     records = read[0]
     if options.html is not None:
@@ -89,7 +89,7 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
     with downstream.audit(
         records,
         known_last=known_last,
-        manifests=told,
+        manifests=manifests,
         from_first=options.from_first,
         order=options.order,
         held=held,
@@ -116,11 +116,11 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
                 found["conflicts"] = _rows(_worst(conflicts, "count", options.limit))
         if held is not None and audit.verdicts is not None:
             totals["behind_open_transaction"] = _sum(audit.verdicts.where(audit.verdicts["verdict"] == BEHIND))
-        if audit.verdicts is not None and told is not None:
+        if audit.verdicts is not None and manifests is not None:
             verdicts, kinds = audit.verdicts, list(VERDICTS)
             if not topics:
                 verdicts, kinds = of_table(verdicts), [NOT_IN_TABLE, *kinds]
-            found["manifests"] = _judged(told, verdicts, kinds, options.limit)
+            found["manifests"] = _judged(manifests, verdicts, kinds, options.limit)
         if options.html is not None:
             over_time = downstream.timeline(records, audit.missing)
             found["timeline"] = {"width_s": over_time.width_s, "moments": _rows(over_time.moments)}
@@ -131,7 +131,7 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
     return found
 
 
-def _judged(told: Manifests | None, verdicts: DataFrame, kinds: Sequence[str], limit: int) -> dict[str, Any]:
+def _judged(manifests: Manifests | None, verdicts: DataFrame, kinds: Sequence[str], limit: int) -> dict[str, Any]:
     """Return counts and up to ``limit`` ranges of each verdict, and how many records are no manifests."""
     with _persisted(verdicts) as judged:
         counts: dict[str, int] = dict(map(tuple, judged.groupBy("verdict").sum("count").collect()))
@@ -142,11 +142,11 @@ def _judged(told: Manifests | None, verdicts: DataFrame, kinds: Sequence[str], l
             if totals[verdict]
             for row in _rows(_worst(judged.where(judged["verdict"] == verdict), "count", limit))
         ]
-    return {"totals": totals, "ranges": ranges, "unreadable": _unreadable(told)}
+    return {"totals": totals, "ranges": ranges, "unreadable": _unreadable(manifests)}
 
 
-def _unreadable(told: Manifests | None) -> int:
-    return 0 if told is None else int(_rows(told.unreadable)[0]["count"])
+def _unreadable(manifests: Manifests | None) -> int:
+    return 0 if manifests is None else int(_rows(manifests.unreadable)[0]["count"])
 
 
 def _topics_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:
@@ -165,14 +165,14 @@ def _manifests_of(spark: SparkSession, options: Options) -> Manifests | None:
         return None
     # Options that say where to begin and end are meant for the topics.
     servers, more = options.bootstrap_servers or "", client_options(pairs(options.kafka_options))
-    told = downstream.read_manifests(downstream.read_topics(spark, [options.manifests], servers, more))
-    count = told.epochs.count()  # which reads all of it, as a look for one would not
-    if not count and _unreadable(told):
+    manifests = downstream.read_manifests(downstream.read_topics(spark, [options.manifests], servers, more))
+    count = manifests.epochs.count()  # which reads all of it, as a look for one would not
+    if not count and _unreadable(manifests):
         raise ConfigError(
             "no record of this topic is a manifest of producers: name for --manifests what they name as audit_topic "
             f"manifests={options.manifests}"
         )
-    return told
+    return manifests
 
 
 def _table_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:

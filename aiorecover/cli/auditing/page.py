@@ -68,11 +68,11 @@ def _tables(found: dict[str, Any]) -> list[dict[str, Any]]:
         title = "What producers tell of those that are missing"
         tables.append((title, [counts, not_landed(judged["totals"])], _JUDGED, rows))
     if compared := found.get("compared"):
-        told = [_compared(compared["totals"]), fewer_without_id(compared["totals"])]
-        tables.append(("In the topics, not in the table", told, _RANGE, compared["absent"]))
+        said = [_compared(compared["totals"]), fewer_without_id(compared["totals"])]
+        tables.append(("In the topics, not in the table", said, _RANGE, compared["absent"]))
     return [
-        {"title": title, "said": list(filter(None, told)), "columns": columns, "rows": rows}
-        for title, told, columns, rows in tables
+        {"title": title, "said": list(filter(None, said)), "columns": columns, "rows": rows}
+        for title, said, columns, rows in tables
     ]
 
 

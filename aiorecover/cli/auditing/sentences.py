@@ -52,14 +52,14 @@ def _open(totals: dict[str, Any]) -> str:
     if not count:
         return ""
     since_ms = totals["open_told_ms"]
-    told = f"{totals['open_oldest']}, told last at {'?' if since_ms is None else time_of(since_ms // 1000)} UTC"
+    which = f"{totals['open_oldest']}, reported at {'?' if since_ms is None else time_of(since_ms // 1000)} UTC"
     if count == 1:
         return (
-            f"1 epoch is open, {told}: what it accepted since is not known here; look at its directory with "
+            f"1 epoch is open, {which}: what it accepted since is not known here; look at its directory with "
             "aiorecover status"
         )
     return (
-        f"{count:,} epochs are open, the oldest, {told}: what they accepted since is not known here; look at their "
+        f"{count:,} epochs are open, the oldest, {which}: what they accepted since is not known here; look at their "
         "directories with aiorecover status"
     )
 

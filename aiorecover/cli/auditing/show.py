@@ -67,7 +67,7 @@ def show(console: Output, found: dict[str, Any]) -> None:
 
 
 def _more_of_what_is_printed(found: dict[str, Any]) -> bool:
-    """Where producers have told, what they say of the missing ranges is printed, and not these."""
+    """Whether the limit has cut a list that is printed: with manifests, verdicts are, and not the missing ranges."""
     unprinted = {"missing"} if "manifests" in found else set[str]()
     return bool(set(found["more"]) - unprinted)
 

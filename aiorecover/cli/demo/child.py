@@ -40,7 +40,7 @@ FLUSH_MS = 20_000
 
 
 class Task(msgspec.Struct):
-    """What one child publishes: the records ``first`` to ``records - 1``, ``rate`` of them a second."""
+    """The share of one child: it publishes the records ``first`` to ``records - 1``, ``rate`` of them a second."""
 
     parent_pid: int
     bootstrap_servers: str

@@ -42,7 +42,7 @@ class DemoError(EndedError):
 
 @dataclass(slots=True)
 class Stage:
-    """What the lives of the publisher share; ``task`` is the next one's."""
+    """The state that the lives of the publisher share; ``task`` is the next one's."""
 
     view: View
     task: Task

@@ -1,4 +1,4 @@
-"""What the demonstration prints: a line for each event, the figures each second, and the verdict."""
+"""The output of the demonstration: a line for each event, the figures each second, and the verdict."""
 
 from __future__ import annotations
 
