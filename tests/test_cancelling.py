@@ -282,7 +282,7 @@ async def test_stop_cancelled_twice_ends_once_for_all_waiters(tmp_path: Path) ->
     assert producer.state == "stopped"
 
 
-async def test_where_the_library_s_own_tasks_are_cancelled_state_says_so_and_a_restart_delivers(tmp_path: Path) -> None:
+async def test_cancelled_tasks_of_the_library_show_in_state_and_a_restart_delivers(tmp_path: Path) -> None:
     async with mock_cluster() as cluster:
         producer = made(tmp_path, cluster.bootstrap_servers, stop_timeout_ms=100)
         await producer.start()

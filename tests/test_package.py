@@ -67,7 +67,7 @@ installed = cache(packages_distributions)
 
 
 @pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - {"all"}))
-def test_what_an_extra_brings_is_imported_by_its_modules(extra: str) -> None:
+def test_the_modules_of_an_extra_import_its_packages(extra: str) -> None:
     modules = [name for name in MODULES if any(is_within(name, prefix) for prefix in MODULES_OF[extra])]
     used = {name.partition(".")[0] for module in modules for name in imported(module)}
     brought = {one for package in used for one in installed().get(package, ())}

@@ -127,7 +127,7 @@ def test_a_time_that_no_calendar_has_is_a_bar_like_the_others() -> None:
     assert titles[2].startswith("1,701,700,000,000 s since 1970 to ")
 
 
-def test_what_a_table_lacks_as_far_as_producers_tell_is_not_called_lost() -> None:
+def test_records_that_were_in_kafka_and_not_in_a_table_are_not_called_lost() -> None:
     verdicts = {"not_in_table": 3, "lost": 0, "untold": 0, "in_ring": 0, "dead_lettered": 0}
     text = page(found([(0, 5, 3)], manifests={"totals": verdicts, "ranges": [], "unreadable": 0}))
     assert "3 not in table, 0 lost" in text
@@ -161,7 +161,7 @@ def test_that_others_write_to_the_topics_is_said_where_there_are_records_without
         ),
     ],
 )
-def test_what_no_manifest_tells_is_said_to_be_unknown(unknown: dict[str, Any], said: list[str]) -> None:
+def test_epochs_that_no_manifest_closes_are_said_to_be_unknown(unknown: dict[str, Any], said: list[str]) -> None:
     told = found([(0, 5, 0)])
     text = page(told | {"totals": told["totals"] | unknown})
     assert [line for line in said if line not in text] == []

@@ -50,7 +50,7 @@ async def leave(wal_dir: Path, count: int, **options: Any) -> None:
             )
 
 
-def test_what_waits_is_shown_by_lane(tmp_path: Path) -> None:
+def test_waiting_records_are_shown_by_lane(tmp_path: Path) -> None:
     asyncio.run(leave(tmp_path, 100, name="orders"))
     done = run("status", tmp_path)
     assert done.exit_code == 0
@@ -323,7 +323,7 @@ async def test_the_live_screen_has_rates_what_waits_and_the_newest_dead_letter(t
 
 
 @pytest.mark.asyncio
-async def test_what_holds_a_partition_up_is_shown_until_it_gets_through(tmp_path: Path) -> None:
+async def test_the_cause_that_holds_a_partition_up_is_shown_until_it_gets_through(tmp_path: Path) -> None:
     def troubles() -> list[str]:
         return [line for one in inspection.inspect(tmp_path) for line in inspection.troubles(one)]
 

@@ -113,7 +113,7 @@ async def test_subscribers_begin_also_after_errors_of_another_kind_and_each_is_l
     assert [line.partition("error=")[2] for line in said] == ["OSError('odd')", "ValueError('odder')"]
 
 
-async def test_what_an_application_leaves_is_delivered_by_the_next_one(cluster: MockCluster, tmp_path: Path) -> None:
+async def test_the_next_application_delivers_the_records_that_one_leaves(cluster: MockCluster, tmp_path: Path) -> None:
     cluster.broker_down()
     broker = KafkaBroker(cluster.bootstrap_servers, wal_dir=tmp_path, options={"stop_timeout_ms": 0})
     await broker.start()

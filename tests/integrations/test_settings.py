@@ -63,7 +63,7 @@ def test_each_option_that_text_can_express_is_a_setting_of_the_same_type() -> No
     assert beside <= fields.keys()
 
 
-def test_what_is_not_set_is_left_to_the_producer_and_the_nearest_source_wins(
+def test_a_setting_comes_from_the_nearest_source_or_else_from_the_producer(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (directory / "aiorecover.toml").write_text(
@@ -114,7 +114,7 @@ def test_every_setting_is_taken_from_its_variable(monkeypatch: pytest.MonkeyPatc
     ],
     ids=["nothing", "no number", "no choice", "no option"],
 )
-def test_what_is_wrong_is_named_in_one_line(given: dict[str, Any], named: list[str]) -> None:
+def test_each_wrong_setting_is_named_in_one_line(given: dict[str, Any], named: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         ProducerSettings(**given)
     assert str(caught.value).startswith("the settings are wrong: ")

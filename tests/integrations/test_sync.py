@@ -114,9 +114,7 @@ def test_many_threads_publish_through_an_outage_and_each_keeps_its_order(cluster
     assert found(cluster)[-1].value == b"again"
 
 
-def test_what_is_asked_of_a_producer_that_cannot_answer_is_an_error_and_no_hang(
-    cluster: MockCluster, tmp_path: Path
-) -> None:
+def test_a_call_that_a_producer_cannot_answer_is_an_error_and_no_hang(cluster: MockCluster, tmp_path: Path) -> None:
     told: list[BaseException] = []
 
     def on_delivery(report: DeliveryReport) -> None:

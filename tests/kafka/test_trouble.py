@@ -64,7 +64,7 @@ async def test_a_topic_that_is_forbidden_does_not_hold_up_the_quiet_ones_of_its_
 
 
 @pytest.mark.parametrize(("misses", "times"), [(3, 1), (4, 2)])
-async def test_what_is_normal_for_a_new_topic_is_no_warning_unless_it_lasts(
+async def test_the_usual_errors_of_a_new_topic_are_no_warning_unless_they_last(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, misses: int, times: int
 ) -> None:
     refresh, unknown = Client.refresh, [TopicMetadata(UNKNOWN_TOPIC, {})] * misses

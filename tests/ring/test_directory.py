@@ -572,7 +572,7 @@ def test_a_flush_that_a_killed_process_had_begun_is_known(wal: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"12", b"12345               \n", bytes(32)])
-def test_what_else_stands_in_a_lock_is_no_flush(wal: Path, content: bytes) -> None:
+def test_a_lock_with_other_content_means_no_flush(wal: Path, content: bytes) -> None:
     make_instance(wal / "0", lock=content)
     with taken(wal) as directory:
         assert directory.flush_pending == 0

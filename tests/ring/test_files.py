@@ -225,7 +225,7 @@ def test_reserved_room_has_blocks_and_keeps_what_stands_there(files: Files, fd: 
 
 
 @pytest.mark.parametrize("number", CANNOT_RESERVE, ids=errno.errorcode.get)
-def test_where_nothing_can_be_reserved_zeros_are_written_around_what_stands_there(
+def test_a_volume_that_cannot_reserve_gets_zeros_around_the_data(
     files: Files, fd: int, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[object, ...]] = []
