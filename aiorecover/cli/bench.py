@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from aiokafka import AIOKafkaProducer
 
 from aiorecover import RecoverableProducer
+from aiorecover.cli.endings import FAILED, EndedError, errors_only
+from aiorecover.errors import DeliveryPendingError
 
 if TYPE_CHECKING:
     import pathlib
@@ -37,15 +39,23 @@ async def measure(
     """Yield the figures of each producer; ``options``: those of `RecoverableProducer`, with bootstrap_servers.
 
     Raises:
-        KafkaError, RecoverError: Kafka is not reached, or refuses, or takes no record within 20 s.
+        EndedError: Kafka takes no record within 20 s.
+        KafkaError, RecoverError: Kafka is not reached, or refuses.
 
     """
     value = bytes(size)
     tuning: dict[str, Any] = {"linger_ms": LINGER_MS, "max_batch_size": BATCH_BYTES}
     async with RecoverableProducer(wal_dir, **{**options, **tuning, "stop_timeout_ms": 0}) as ours:
-        await ours.publish(topic, value, key=KEYS[0])
-        await ours.flush(REACHED_MS)  # what is timed waits without a limit
-        yield await _timed("aiorecover", _awaited(ours.publish, topic, value), ours.flush, records)
+        try:
+            await ours.publish(topic, value, key=KEYS[0])
+            await ours.flush(REACHED_MS)  # what is timed waits without a limit
+            yield await _timed("aiorecover", _awaited(ours.publish, topic, value), ours.flush, records)
+        except DeliveryPendingError as error:
+            _, _, cause = str(error).partition(": ")
+            raise EndedError(f"nothing is measured, Kafka took no record: {cause}", FAILED) from None
+        finally:
+            with errors_only():  # the log would say that the next start delivers what is left: it is thrown away
+                await ours.stop(0)
     known = inspect.signature(AIOKafkaProducer).parameters
     shared = {name: value for name, value in options.items() if name in known}
     async with AIOKafkaProducer(**{**shared, **tuning, "acks": "all", "enable_idempotence": True}) as theirs:

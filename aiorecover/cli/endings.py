@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -19,7 +20,17 @@ from aiorecover.errors import ConfigError, RecoverError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["FAILED", "Commands", "EndedError", "Output", "ReaderGoneError", "StoppedError", "print_json", "reported"]
+__all__ = [
+    "FAILED",
+    "Commands",
+    "EndedError",
+    "Output",
+    "ReaderGoneError",
+    "StoppedError",
+    "errors_only",
+    "print_json",
+    "reported",
+]
 
 FAILED = 1
 USAGE = 2
@@ -104,6 +115,18 @@ def print_json(found: Any) -> None:
     """Print it as one line, at once."""
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
+
+
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """Let the log of the library warn of nothing meanwhile; it names errors still, damage for one."""
+    log = logging.getLogger("aiorecover")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 @contextmanager

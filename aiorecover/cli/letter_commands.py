@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import pathlib
 import sys
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from rich.table import Table
 from aiorecover import DeadLetter, RecoverableProducer
 from aiorecover.cli import inspection
 from aiorecover.cli.drainage import free
-from aiorecover.cli.endings import Output, print_json, reported
+from aiorecover.cli.endings import Output, errors_only, print_json, reported
 from aiorecover.cli.options import JSON, OPTION, PATH, SERVERS, producer_of, stored_options
 from aiorecover.cli.records import about, stored, text_of, topic_of, without_bytes, write_lines
 from aiorecover.errors import ConfigError, PermanentDeliveryError
@@ -156,16 +155,10 @@ def purge(
 @asynccontextmanager
 async def _offline(path: pathlib.Path) -> AsyncIterator[RecoverableProducer]:
     """Open a directory with a producer that reaches no Kafka; its log does not warn of that, and names damage still."""
-    log = logging.getLogger("aiorecover")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        async with RecoverableProducer(
-            **stored_options(path), bootstrap_servers=NOWHERE, stop_timeout_ms=0
-        ) as producer:
+    options = {**stored_options(path), "bootstrap_servers": NOWHERE, "stop_timeout_ms": 0}
+    with errors_only():
+        async with RecoverableProducer(**options) as producer:
             yield producer
-    finally:
-        log.setLevel(before)
 
 
 def _holders(path: pathlib.Path, which: str | None) -> list[Instance]:

@@ -146,9 +146,13 @@ def test_all_producers_deliver_and_are_measured(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_kafka_that_is_not_reached_ends_the_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kafka_that_is_not_reached_ends_the_bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(bench, "REACHED_MS", 200)
     done = run("bench", "--topic", "orders", "--bootstrap-servers", NOWHERE, "--wal-dir", tmp_path)
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.count("kafka is not reached: 127.0.0.1:1 cannot be reached") == 1
+    assert done.stderr.startswith("nothing is measured, Kafka took no record: ")
+    assert [said for said in caplog.messages if said.startswith("stopped")] == []  # its directory is gone
     assert list(tmp_path.iterdir()) == []
