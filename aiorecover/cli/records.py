@@ -47,7 +47,7 @@ def stored(
     for path in paths:
         if damage is not None:
             damage.look(path)
-        for record in waiting(path, dead=dead, on_damage=damage and partial(damage.add, path)):
+        for record in waiting(path, dead=dead, on_damage=None if damage is None else partial(damage.add, path)):
             if not topics or topic_of(record) in topics:
                 yield path, record
 

@@ -138,11 +138,11 @@ def test_a_batch_has_as_many_files_as_it_is_given_whatever_the_session_has_for_i
     spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name, shuffles = topic(kafka, partitions=3), "spark.sql.shuffle.partitions"
-    admin.run(published(kafka, name, shuffled(2)))
-    before = spark.conf.get(shuffles)
+    admin.run(publish(kafka, name, shuffled_rows(2)))
+    before = str(spark.conf.get(shuffles))
     spark.conf.set(shuffles, "20")
     try:
-        assert len(landing(spark, kafka, name, tmp_path, files_per_batch=2)) == 3
+        assert len(land_all(spark, kafka, name, tmp_path, files_per_batch=2)) == 3
         assert spark.conf.get(shuffles) == "20", "the caller's session stays as it is"
     finally:
         spark.conf.set(shuffles, before)
