@@ -99,7 +99,7 @@ def run(options: Options, console: Output) -> int:
                     options=kafka_options,
                     on_batch=counted.count,
                 )
-                say(f"landing in {options.target}: each batch is told when it is done")
+                say(f"landing in {options.target}: each batch is reported when it is done")
                 _wait(query, say, counted)
             finally:
                 counted.report(say)

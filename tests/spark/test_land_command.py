@@ -44,7 +44,7 @@ def test_each_batch_is_reported_and_a_topic_that_was_made_anew_ends_with_status_
     batch = "batch 0: 2 landed, 1 of them without an id, 1 repeats left out, 1 with an undecodable id in the quarantine"
     start = [
         "Spark starts; what it lacks is fetched, once",
-        f"landing in {tmp_path}/table: each batch is told when it is done",
+        f"landing in {tmp_path}/table: each batch is reported when it is done",
     ]
     assert done.stdout.splitlines() == [*start, batch]
     assert len(list((tmp_path / "table" / "batch_id=0").glob("*.parquet"))) == 1
