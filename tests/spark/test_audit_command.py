@@ -142,7 +142,7 @@ def test_open_epochs_and_epochs_without_manifest_are_named_and_are_no_failure(
     admin.run(publish_manifest(kafka, manifests, *manifest(P, 1, last=2, settled=2, time_ms=time_ms)))
     done = run("--bootstrap-servers", kafka.bootstrap_servers, "--topic", name, "--manifests", manifests)
     assert (done.exit_code, "3 of 3 found, 0 missing" in done.stdout) == (0, True), done.output
-    line = f"1 epoch is open, {P}/1, told last at 2026-11-26 05:00:07 UTC: what it accepted since is not known here;"
+    line = f"1 epoch is open, {P}/1, reported at 2026-11-26 05:00:07 UTC: what it accepted since is not known here;"
     assert line in done.stdout, done.stdout
     assert "1 epoch was found that no manifest tells of: what it accepted behind" in done.stdout
 
