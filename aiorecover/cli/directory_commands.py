@@ -65,7 +65,7 @@ def status(path: PATH, json_output: JSON = False) -> None:
 
     "unassigned": the topic's partitions are not known yet. "dead letters": Kafka refused them for good.
 
-    Only `verify` compares checksums.
+    No checksum is compared: `verify` does that.
 
     Exit status 0: no damage shows. 1: something is damaged or cannot be read, or damaged batches are kept aside.
     2: nothing of aiorecover is there.

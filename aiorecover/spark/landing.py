@@ -101,15 +101,16 @@ def land(
     ``checkpoint`` it goes on where it was, also after a kill.
 
     ``target``: with a ``/`` in it, or as a `Path`, a directory of Parquet, or a table of Delta with the ``format``
-    ``delta``; else the name of a table of Iceberg or Delta, which is made if it does not exist. A table that you made
+    ``delta``; else the name of a table of Iceberg or Delta, which is made if it does not exist. Name its catalogue, too
+    (``lake.shop.orders``): what ``USE`` has chosen in the session does not count. A table that you made
     before, to give it partitions for example, must be empty and have the columns. ``<target>__ids`` and
     ``<target>__quarantine`` are made beside it. ``checkpoint``: a directory. Use it and the target only together, by
     one landing at a time, and restore both from backups of the same moment.
 
-    ``max_offsets_per_trigger``: records of a batch at most. ``files_per_batch``: tasks that sort and write a batch;
-    default, as many as Spark has cores now. ``options`` are those of Spark's Kafka source and win over the defaults:
-    from the earliest offset on, committed records only. ``on_batch`` is called on the driver after each batch, which is
-    also logged by ``aiorecover.spark``. Spark Connect cannot do this.
+    ``max_offsets_per_trigger``: records of a batch at most. ``files_per_batch``: tasks that sort and write a batch,
+    whatever ``spark.sql.shuffle.partitions`` is; default, as many as Spark has cores now. ``options`` are those of
+    Spark's Kafka source and win over the defaults: from the earliest offset on, committed records only. ``on_batch`` is
+    called on the driver after each batch, which is also logged by ``aiorecover.spark``. Spark Connect cannot do this.
 
     Raises:
         RecordsGoneError: a topic was deleted and made anew since it was landed last, or Kafka has deleted records of an
