@@ -178,8 +178,8 @@ def _wait(query: StreamingQuery, say: Callable[[str], None], counted: _Counted) 
     """Wait until the query ends; report each batch meanwhile, and how much is left after it, unless nothing is."""
     done = -1
     while not query.awaitTermination(PROGRESS_LOOK):  # type: ignore[arg-type] # a part of a second is taken, too
-        counted.report(say)
         progress: Mapping[str, Any] | None = query.lastProgress
+        counted.report(say)  # the batch of that progress among them
         if progress is None or progress["batchId"] == done:
             continue
         done = progress["batchId"]
