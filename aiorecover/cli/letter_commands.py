@@ -18,9 +18,8 @@ from aiorecover.cli import inspection
 from aiorecover.cli.drainage import free
 from aiorecover.cli.endings import Output, errors_only, print_json, reported
 from aiorecover.cli.options import JSON, OPTION, PATH, SERVERS, producer_of, stored_options
-from aiorecover.cli.records import about, stored, text_of, topic_of, without_bytes, write_lines
+from aiorecover.cli.records import about, context_in, stored, text_of, topic_of, without_bytes, write_lines
 from aiorecover.errors import ConfigError, PermanentDeliveryError
-from aiorecover.reporting import context_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -204,5 +203,5 @@ def _letter_of(stored_record: StoredRecord) -> DeadLetter:
         timestamp_ms=stored_record.timestamp_ms,
         headers=list(record.headers),
         error="" if note is None else note.error or "",
-        context=context_of(note),
+        context=context_in(note),
     )

@@ -22,7 +22,18 @@ if TYPE_CHECKING:
     from aiorecover.ring.inspect import StoredRecord
     from aiorecover.ring.notes import Note
 
-__all__ = ["NAMES", "New", "about", "lines", "stored", "text_of", "topic_of", "without_bytes", "write_lines"]
+__all__ = [
+    "NAMES",
+    "New",
+    "about",
+    "context_in",
+    "lines",
+    "stored",
+    "text_of",
+    "topic_of",
+    "without_bytes",
+    "write_lines",
+]
 
 NAMES = {UNASSIGNED: "unassigned", DEAD: "dead letters"}
 BYTES_SHOWN = 200  # of a key, a value or a header: a line of a terminal or two
@@ -89,7 +100,7 @@ def about(record: StoredRecord) -> dict[str, Any]:
         "value": found.value,
         "headers": [{"name": name, "value": value} for name, value in found.headers if name != RECORD_ID_HEADER],
         "source": note and note.source,
-        "context": _context(note),
+        "context": context_in(note),
     }
     if record.partition == DEAD and note is not None:
         where = UNASSIGNED if note.partition is None else note.partition
@@ -97,7 +108,7 @@ def about(record: StoredRecord) -> dict[str, Any]:
     return described
 
 
-def _context(note: Note | None) -> Any:
+def context_in(note: Note | None) -> Any:
     """Return the caller's context as JSON has it; None where there is none, or where it is damaged."""
     try:
         return msgspec.to_builtins(context_of(note), str_keys=True)

@@ -215,6 +215,17 @@ def test_damage_that_a_purge_meets_is_named(
     assert [message.split()[0] for message in caplog.messages] == ["batch_damaged"]
 
 
+def test_a_damaged_context_leaves_the_rest_of_its_letter(letters: list[str], tmp_path: Path) -> None:
+    ring = tmp_path / "wal" / "0" / "ring"
+    ring.write_bytes(ring.read_bytes().replace(b"\x81\xa1n\x01", b"\xc1\xa1n\x01"))
+    looked = run("dead-letters", "list", tmp_path / "wal", "--json")
+    written = run("dead-letters", "export", tmp_path / "wal", "-o", tmp_path / "out.jsonl")
+    assert (looked.exit_code, written.exit_code) == (1, 1)
+    exported = [json.loads(line) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
+    assert [(one["record_id"], one["context"]) for one in exported] == [(one, None) for one in letters]
+    assert [one["context"] for one in json.loads(looked.stdout)] == [None] * len(letters)
+
+
 @pytest.mark.parametrize("words", [("requeue",), ("requeue", "x/1/1", "--all"), ("purge", "x/1/1", "--yes")])
 def test_a_letter_that_is_not_there_or_not_named_is_one_line(
     words: tuple[str, ...], letters: list[str], tmp_path: Path
