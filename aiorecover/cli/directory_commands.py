@@ -22,7 +22,7 @@ from aiorecover.cli import drainage, inspection
 from aiorecover.cli.endings import FAILED, Output, print_json, reported
 from aiorecover.cli.inspection import is_whole, show_checked, verified
 from aiorecover.cli.options import JSON, OPTION, PATH, SERVERS, TOPIC, producer_of
-from aiorecover.cli.records import New, about, lines, stored, text_of, without_bytes, write_lines
+from aiorecover.cli.records import Damage, New, about, lines, stored, text_of, without_bytes, write_lines
 from aiorecover.cli.top import Watch, screen
 from aiorecover.errors import ConfigError
 
@@ -95,7 +95,7 @@ def cat(
     Exit status 0: done. 1: something is damaged, as stderr says, or cannot be read. 2: nothing of aiorecover is there.
     130: Ctrl-C.
     """
-    is_new, left, damage = New(), limit, inspection.Damage()
+    is_new, left, damage = New(), limit, Damage()
     while True:
         began = monotonic()
         paths = [one.path for one in inspection.instances_at(path)]
@@ -139,7 +139,7 @@ def export(
     Exit status 0: done. 1: something is damaged, as stderr says, or cannot be read, or the file is there or cannot be
     written. 2: nothing of aiorecover is there.
     """
-    paths, damage = [one.path for one in inspection.instances_at(path)], inspection.Damage()
+    paths, damage = [one.path for one in inspection.instances_at(path)], Damage()
     found = (about(record) for _, record in stored(paths, topic or (), dead=None, damage=damage))
     lines = (_json(described).encode() for described in found)
     if output is None:

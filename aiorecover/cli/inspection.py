@@ -6,10 +6,7 @@ Nothing is locked and nothing is changed, so it may look at a directory whose ow
 from __future__ import annotations
 
 import os
-import pathlib
-import sys
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,16 +15,14 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from aiorecover.cli.endings import FAILED
 from aiorecover.cli.records import NAMES, text_of
 from aiorecover.errors import ConfigError, WalError
-from aiorecover.ring.damage import kept_aside
 from aiorecover.ring.directory import OURS, RING, instances
-from aiorecover.ring.files import Files
 from aiorecover.ring.inspect import check, look, read_checkpoint, unreadable_heads
 from aiorecover.ring.lane import DEAD
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Iterator
 
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -37,7 +32,6 @@ if TYPE_CHECKING:
     from aiorecover.ring.inspect import DirectoryView, LaneView
 
 __all__ = [
-    "Damage",
     "Name",
     "inspect",
     "instances_at",
@@ -234,30 +228,6 @@ def verified(path: pathlib.Path) -> dict[str, Any]:
     except WalError as error:
         found["error"] = str(error)
     return found
-
-
-class Damage:
-    """Count what is damaged while records are read, and report it on stderr."""
-
-    def __init__(self) -> None:
-        """Nothing is known yet."""
-        self._found, self._reported = Counter[pathlib.Path](), Counter[pathlib.Path]()
-
-    def look(self, path: pathlib.Path) -> None:
-        """Begin to count anew in a directory: what is kept aside there is damaged."""
-        self._found[path] = kept_aside(path, Files())
-
-    def add(self, path: pathlib.Path, count: int) -> None:
-        """Count batches and heads of segments of a directory."""
-        self._found[path] += count
-
-    def reported(self) -> int:
-        """Write a line for each directory in which more is damaged than before; return the exit status."""
-        for path in self._found - self._reported:
-            message = "batches are damaged or kept in damaged/, so records are missing here or may be wrong"
-            sys.stderr.write(f"{path}: {self._found[path]:,} {message}: 'aiorecover verify' and the log name them\n")
-        self._reported |= self._found
-        return FAILED if self._reported.total() else 0
 
 
 def is_whole(found: dict[str, Any]) -> bool:

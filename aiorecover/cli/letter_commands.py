@@ -18,7 +18,7 @@ from aiorecover.cli import inspection
 from aiorecover.cli.drainage import free
 from aiorecover.cli.endings import Output, errors_only, print_json, reported
 from aiorecover.cli.options import JSON, OPTION, PATH, SERVERS, producer_of, stored_options
-from aiorecover.cli.records import about, context_in, stored, text_of, topic_of, without_bytes, write_lines
+from aiorecover.cli.records import Damage, about, context_in, stored, text_of, topic_of, without_bytes, write_lines
 from aiorecover.errors import ConfigError, PermanentDeliveryError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def list_letters(path: PATH, json_output: JSON = False) -> None:
 
     Exit status 0: done. 1: something is damaged, as stderr says, or cannot be read. 2: nothing of aiorecover is there.
     """
-    damage = inspection.Damage()
+    damage = Damage()
     found = [about(record) for record in _letters(path, damage)]
     if json_output:
         print_json([without_bytes(one) for one in found])
@@ -83,7 +83,7 @@ def export(path: PATH, output: Annotated[pathlib.Path, typer.Option("--output", 
     Exit status 0: done. 1: something is damaged, as stderr says, or cannot be read, or the file is there or cannot be
     written. 2: nothing of aiorecover is there.
     """
-    damage = inspection.Damage()
+    damage = Damage()
     write_lines(output, (msgspec.json.encode(_letter_of(record)) for record in _letters(path, damage)))
     raise typer.Exit(damage.reported())
 
@@ -187,7 +187,7 @@ def _paths(path: pathlib.Path) -> list[pathlib.Path]:
     return [one.path for one in inspection.instances_at(path)]
 
 
-def _letters(path: pathlib.Path, damage: inspection.Damage | None = None) -> Iterator[StoredRecord]:
+def _letters(path: pathlib.Path, damage: Damage | None = None) -> Iterator[StoredRecord]:
     for _, record in stored(_paths(path), dead=True, damage=damage):
         yield record
 

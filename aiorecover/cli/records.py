@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import base64
+import pathlib
 import sys
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from aiorecover.cli.endings import FAILED
 from aiorecover.record_id import RECORD_ID_HEADER
 from aiorecover.reporting import context_of
+from aiorecover.ring.damage import kept_aside
+from aiorecover.ring.files import Files
 from aiorecover.ring.inspect import waiting
 from aiorecover.ring.lane import DEAD, UNASSIGNED
 
 if TYPE_CHECKING:
-    import pathlib
     from collections.abc import Collection, Iterable, Iterator
 
-    from aiorecover.cli.inspection import Damage
     from aiorecover.ring.inspect import StoredRecord
     from aiorecover.ring.notes import Note
 
 __all__ = [
     "NAMES",
+    "Damage",
     "New",
     "about",
     "context_in",
@@ -38,6 +42,30 @@ __all__ = [
 NAMES = {UNASSIGNED: "unassigned", DEAD: "dead letters"}
 BYTES_SHOWN = 200  # of a key, a value or a header: a line of a terminal or two
 _NO_UTF8 = 0xDC00  # where "surrogateescape" puts a byte that is not UTF-8
+
+
+class Damage:
+    """Count what is damaged while records are read, and report it on stderr."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._found, self._reported = Counter[pathlib.Path](), Counter[pathlib.Path]()
+
+    def look(self, path: pathlib.Path) -> None:
+        """Begin to count anew in a directory: what is kept aside there is damaged."""
+        self._found[path] = kept_aside(path, Files())
+
+    def add(self, path: pathlib.Path, count: int) -> None:
+        """Count batches and heads of segments of a directory."""
+        self._found[path] += count
+
+    def reported(self) -> int:
+        """Write a line for each directory in which more is damaged than before; return the exit status."""
+        for path in self._found - self._reported:
+            message = "batches are damaged or kept in damaged/, so records are missing here or may be wrong"
+            sys.stderr.write(f"{path}: {self._found[path]:,} {message}: 'aiorecover verify' and the log name them\n")
+        self._reported |= self._found
+        return FAILED if self._reported.total() else 0
 
 
 def stored(
