@@ -40,7 +40,7 @@ EPOCH_COLUMNS = ["producer_id", "epoch"]
 ID_COLUMNS = [*EPOCH_COLUMNS, "sequence"]
 
 _ID = rf"\A{ID_PATTERN}\z"  # Java's $ accepts a trailing newline
-_PARTS = "_aiorecover_parts"
+_TEXT, _PARTS = "_aiorecover_text", "_aiorecover_parts"
 _JOB_EPOCHS = 64  # never change it: a job that is repeated must get the same ids
 _PRODUCER_ID = 13  # characters
 _KEY, _BEFORE = "_aiorecover_key", "_aiorecover_before"
@@ -65,12 +65,15 @@ def parse_record_id(df: DataFrame) -> DataFrame:
     if taken := [name for name in ID_COLUMNS if name in df.columns]:
         raise ConfigError(f"the ids are parsed already, or these columns must be renamed first: columns={taken}")
     check_columns("the records", df, {"headers": HEADERS})
+    last = F.try_element_at("headers", F.lit(-1))  # the producer's own: only what comes after it costs a search
     ours = F.filter("headers", lambda header: header["key"] == RECORD_ID_HEADER)
-    text = F.try_element_at(ours, F.lit(-1))["value"].cast("string")
+    found = F.when(last["key"] == RECORD_ID_HEADER, last["value"]).otherwise(F.try_element_at(ours, F.lit(-1))["value"])
+    text = F.col(_TEXT)
     parts, epoch, sequence = (F.col(_PARTS), F.col(_PARTS)[1].cast("bigint"), F.col(_PARTS)[2].cast("bigint"))
     valid = (epoch <= EPOCH_MAX) & (sequence <= SEQUENCE_MAX)
     return (
-        df.withColumn(_PARTS, F.when(text.rlike(_ID), F.split(text, "/")))
+        df.withColumn(_TEXT, found.cast("string"))
+        .withColumn(_PARTS, F.when(text.rlike(_ID), F.split(text, "/")))
         .withColumns(
             {
                 "producer_id": F.when(valid, parts[0]),
@@ -78,7 +81,7 @@ def parse_record_id(df: DataFrame) -> DataFrame:
                 "sequence": F.when(valid, sequence),
             }
         )
-        .drop(_PARTS)
+        .drop(_TEXT, _PARTS)
     )
 
 
