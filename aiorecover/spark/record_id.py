@@ -65,14 +65,12 @@ def parse_record_id(df: DataFrame) -> DataFrame:
     if taken := [name for name in ID_COLUMNS if name in df.columns]:
         raise ConfigError(f"the ids are parsed already, or these columns must be renamed first: columns={taken}")
     check_columns("the records", df, {"headers": HEADERS})
-    last = F.try_element_at("headers", F.lit(-1))  # the producer's own: only what comes after it costs a search
     ours = F.filter("headers", lambda header: header["key"] == RECORD_ID_HEADER)
-    found = F.when(last["key"] == RECORD_ID_HEADER, last["value"]).otherwise(F.try_element_at(ours, F.lit(-1))["value"])
     text = F.col(_TEXT)
     parts, epoch, sequence = (F.col(_PARTS), F.col(_PARTS)[1].cast("bigint"), F.col(_PARTS)[2].cast("bigint"))
     valid = (epoch <= EPOCH_MAX) & (sequence <= SEQUENCE_MAX)
     return (
-        df.withColumn(_TEXT, found.cast("string"))
+        df.withColumn(_TEXT, F.try_element_at(ours, F.lit(-1))["value"].cast("string"))
         .withColumn(_PARTS, F.when(text.rlike(_ID), F.split(text, "/")))
         .withColumns(
             {
