@@ -229,7 +229,7 @@ def land(
         int | None,
         typer.Option(
             min=1,
-            help="Tasks that sort and write a batch. Default: the number of cores that Spark has at the start.",
+            help="Files of a batch, at most. Default: the number of cores that Spark has at the start.",
         ),
     ] = None,
     json_output: Annotated[

@@ -4,7 +4,7 @@ Spark writes into its checkpoint which offsets a batch has before it runs the ba
 batch again, under the same number: a fixed set of rows, whose number is its name. For each batch
 
 1. the ids that were landed *before* it are read (:mod:`aiorecover.spark.seen`), and its rows sorted by them
-   (:mod:`aiorecover.spark.sorting`): new, repeat, conflict, undecodable;
+   (:mod:`aiorecover.spark.sorting`): new ones, repeats, conflicts, undecodable ids;
 2. conflicts and undecodable ids are added to ``<target>__quarantine``, new rows to the target, each once
    (:mod:`aiorecover.spark.stores`);
 3. the ids of the batch are read *back from the target* and added to ``<target>__ids``.
@@ -21,13 +21,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from aiorecover.errors import ConfigError
@@ -35,7 +33,7 @@ from aiorecover.spark.checkpoint import QueryLog, check_topics
 from aiorecover.spark.record_id import parse_record_id
 from aiorecover.spark.seen import Seen
 from aiorecover.spark.session import clear_errors
-from aiorecover.spark.sorting import CONFLICT, NEW, REPEAT, UNDECODABLE, VERDICT, judged, mark_seen, originals
+from aiorecover.spark.sorting import Sorted, sorted_batch
 from aiorecover.spark.stores import store_for
 from aiorecover.spark.topics import loss_is_accepted, source_options
 
@@ -107,8 +105,8 @@ def land(
     ``<target>__quarantine`` are made beside it. ``checkpoint``: a directory. Use it and the target only together, by
     one landing at a time, and restore both from backups of the same moment.
 
-    ``max_offsets_per_trigger``: records of a batch at most. ``files_per_batch``: tasks that sort and write a batch,
-    whatever ``spark.sql.shuffle.partitions`` is; default, as many as Spark has cores now. ``options`` are those of
+    ``max_offsets_per_trigger``: records of a batch at most. ``files_per_batch``: files of a batch at most, each
+    with the rows of some of the topics' partitions; default, as many as Spark has cores now. ``options`` are those of
     Spark's Kafka source and win over the defaults: from the earliest offset on, committed records only. ``on_batch`` is
     called on the driver after each batch, which is also logged by ``aiorecover.spark``. Spark Connect cannot do this.
 
@@ -131,7 +129,9 @@ def land(
     stream = stream.option("maxOffsetsPerTrigger", max_offsets_per_trigger)
     with clear_errors(target=target):
         log = QueryLog(spark, f"{checkpoint}/query")
-        store = store_for(_with_few_tasks(_cloned(spark), files_per_batch), target, format)
+        ours = _cloned(spark)
+        _tune(ours, files_per_batch)
+        store = store_for(ours, target, format)
         landing = _Landing(log, store, checkpoint, files_per_batch, on_batch, lossy=loss_is_accepted(source))
         records = parse_record_id(stream.load())
         landing.check(records.schema)
@@ -177,14 +177,15 @@ def _cloned(spark: SparkSession) -> SparkSession:
     return type(spark)(spark.sparkContext, java._jsparkSession.cloneSession())  # noqa: SLF001 - pyspark offers newSession alone
 
 
-def _with_few_tasks(session: SparkSession, tasks: int) -> SparkSession:
+def _tune(session: SparkSession, tasks: int) -> None:
     """Set how many tasks a shuffle has, and a look at Delta's log: by default 200 and 50, however small a batch is.
 
-    Spark does not join small ones in a query (before 4.1), and would write a file for each.
+    Spark does not join small ones in a query (before 4.1), and would write a file for each. Rows of a batch are in
+    memory for seconds: to compress them there costs more than it saves.
     """
     for name in _TASKS:
         session.conf.set(name, tasks)
-    return session
+    session.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
 
 
 def _finish(query: StreamingQuery) -> None:
@@ -259,29 +260,22 @@ class _Landing:
     def land_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Sort the rows, add them, and then their ids; what is there already stays."""
         mark = self._claimed(batch.schema)
-        _with_few_tasks(batch.sparkSession, self._files_per_batch)
-        with ExitStack() as kept:
-            marked = mark_seen(batch, self._seen.before(batch_id), self._files_per_batch).persist()
-            kept.callback(marked.unpersist)
-            landed_before = originals(marked, lambda: self._target.before(batch_id))
-            if landed_before is not None:
-                kept.callback(landed_before.persist().unpersist)
-            rows = judged(marked, landed_before)
-            counts = _counts(rows)
-            if counts[CONFLICT] or counts[UNDECODABLE]:
-                apart = rows.where(F.col(VERDICT).isin(CONFLICT, UNDECODABLE))
-                self._quarantine.append(apart.withColumnRenamed(VERDICT, "reason"), batch_id, mark)
-            self._target.append(rows.where(F.col(VERDICT) == NEW).drop(VERDICT), batch_id, mark)
+        _tune(batch.sparkSession, self._files_per_batch)
+        before = self._seen.before(batch_id)
+        with sorted_batch(batch, before, lambda: self._target.before(batch_id), self._files_per_batch) as rows:
+            if rows.apart is not None:
+                self._quarantine.append(rows.apart, batch_id, mark)
+            self._target.append(rows.new.coalesce(self._files_per_batch), batch_id, mark)
         landed = self._target.batch(batch_id)
         there = landed.count()
-        if there < counts[NEW] or (there > counts[NEW] and not self._lossy):
+        if there < rows.landed or (there > rows.landed and not self._lossy):
             raise ConfigError(
                 "the table has other rows of a batch than were written: see that all executors share the directory "
                 "with the driver, and that nobody else changes the table; put back target and checkpoint, or land with "
-                f"new ones batch_id={batch_id} written={counts[NEW]} found={there} target={self._target.name}"
+                f"new ones batch_id={batch_id} written={rows.landed} found={there} target={self._target.name}"
             )
         self._seen.add(landed, batch_id, mark)
-        self._report(batch_id, counts)
+        self._report(batch_id, rows)
 
     def _claimed(self, schema: StructType) -> str:
         """Make the tables, or find them, and return which checkpoint they belong to."""
@@ -298,10 +292,8 @@ class _Landing:
             self._mark = mark
         return self._mark
 
-    def _report(self, batch_id: int, counts: Mapping[str, int]) -> None:
-        landed = Landed(
-            batch_id, counts[NEW], counts["without_id"], counts[REPEAT], counts[CONFLICT], counts[UNDECODABLE]
-        )
+    def _report(self, batch_id: int, rows: Sorted) -> None:
+        landed = Landed(batch_id, rows.landed, rows.without_id, rows.repeats, rows.conflicts, rows.undecodable)
         _log.info(
             "batch landed batch_id=%d landed=%d without_id=%d repeats=%d conflicts=%d undecodable=%d",
             *(landed.batch_id, landed.landed, landed.without_id),
@@ -319,13 +311,3 @@ class _Landing:
 
 def _with_batch_id(schema: StructType, *more: StructField) -> StructType:
     return StructType([*schema.fields, *more, StructField("batch_id", LongType())])
-
-
-def _counts(rows: DataFrame) -> dict[str, int]:
-    counts = dict.fromkeys((NEW, REPEAT, CONFLICT, UNDECODABLE, "without_id"), 0)
-    found = rows.groupBy(VERDICT).agg(F.count(F.lit(1)), F.count_if(F.col("sequence").isNull())).collect()
-    for verdict, count, without_id in found:
-        counts[verdict] = count
-        if verdict == NEW:
-            counts["without_id"] = without_id
-    return counts

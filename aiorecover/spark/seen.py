@@ -53,10 +53,7 @@ class Seen:
         """Return the buckets, with ``bits``, as they were before a batch; None: nothing was landed."""
         if batch_id == 0:
             return None
-        stored = self._store.read()
-        if "bits" not in stored.columns:  # no batch had an id
-            return None
-        stored = stored.where(F.col("batch_id").between(_last_whole(batch_id), batch_id - 1))
+        stored = self._store.read().where(F.col("batch_id").between(_last_whole(batch_id), batch_id - 1))
         return stored.groupBy(*BUCKET_COLUMNS).agg(F.max_by("bits", "batch_id").alias("bits"))
 
     def add(self, landed: DataFrame, batch_id: int, mark: str) -> None:

@@ -1,80 +1,136 @@
-"""The verdict on each row of a batch: new, repeat, conflict, or undecodable.
+"""The rows of a batch, sorted: new ones, repeats, conflicts, and those with an undecodable id.
 
 A repeat has the same id, topic, key, value and headers as the record that was landed, or that comes first in the
 batch by topic, partition and offset. A row with the same id that differs is a conflict: a program has copied the
 headers to another record.
+
+Nearly all rows of a batch are new, and these are neither moved nor sorted. Only the ids are counted, each bucket of
+them in one task, beside the bits of those that were landed before. Rows are looked at one by one where their id was
+landed, or stands on several of them.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
 
 from aiorecover.spark.bitmaps import BUCKET_COLUMNS, bit_of, bucket_of, is_set
 from aiorecover.spark.record_id import ID_COLUMNS, undecodable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
-__all__ = ["CONFLICT", "NEW", "REPEAT", "UNDECODABLE", "VERDICT", "judged", "mark_seen", "originals"]
+__all__ = ["Sorted", "sorted_batch"]
 
-NEW, REPEAT, CONFLICT, UNDECODABLE = "new", "repeat", "conflict", "undecodable"
-VERDICT = "_aiorecover_verdict"
-
-_CHUNK_BITS = 10  # 1,024 offsets without an id stay together
+_REPEAT, _CONFLICT, _UNDECODABLE = "repeat", "conflict", "undecodable"
+_PLACE = ["topic", "partition", "offset"]
 _EPOCHS_MOST = 100  # named in a filter on the table, so that it opens few files
-_SEEN, _PLACE, _CONTENT, _FIRST = (f"_aiorecover_{name}" for name in ("seen", "place", "content", "first"))
-_APPEARANCE, _ORIGINAL = "_aiorecover_appearance", "_aiorecover_original"
+_SEEN, _CONTENT, _ORIGINAL, _VERDICT = (f"_aiorecover_{name}" for name in ("seen", "content", "original", "verdict"))
 
 
-def _content() -> Column:
-    """A hash of what a repeat has in common with its original."""
-    nulls = (F.col(name).isNull() for name in ("key", "value"))  # a null by itself would not change the hash
-    return F.xxhash64("topic", "key", "value", "headers", *nulls)
+@dataclass(frozen=True)
+class Sorted:
+    """What becomes of a batch."""
+
+    new: DataFrame
+    """Rows for the target, in the partitions of the batch."""
+    apart: DataFrame | None
+    """Rows for the quarantine, with their ``reason``; None: there are none."""
+    landed: int
+    without_id: int
+    """New rows without an id."""
+    repeats: int
+    conflicts: int
+    undecodable: int
 
 
-def mark_seen(batch: DataFrame, before: DataFrame | None, partitions: int) -> DataFrame:
-    """Return the rows, partitioned by id, with whether their id was landed, and its appearances in the batch so far."""
-    has_id = F.col("sequence").isNotNull()
-    near = F.xxhash64("topic", "partition", F.shiftright("offset", _CHUNK_BITS))
-    bucket = F.coalesce(bucket_of(F.col("sequence")), -1 - F.abs(near % (1 << 40)))  # many rows may have no id
-    rows = batch.withColumns({"bucket": bucket, _CONTENT: _content()}).repartition(partitions, *BUCKET_COLUMNS)
+@contextmanager
+def sorted_batch(
+    batch: DataFrame, before: DataFrame | None, landed: Callable[[], DataFrame], tasks: int
+) -> Iterator[Sorted]:
+    """Sort the rows of a batch, which stay in Spark's memory until the end of ``with``.
+
+    ``before``: the buckets of ids that were landed; None: there are none. ``landed`` returns the rows of earlier
+    batches. ``tasks``: to count the ids.
+    """
+    with ExitStack() as kept:
+
+        def keep(rows: DataFrame) -> DataFrame:
+            kept.callback(rows.persist().unpersist)
+            return rows
+
+        batch = keep(batch)
+        again = keep(_ids_again(batch, before, tasks))
+        rows, without_id = batch.agg(F.count(F.lit(1)), F.count_if(F.col("sequence").isNull())).collect()[0]
+        unread = batch.where(undecodable())
+        counts = {_REPEAT: 0, _CONFLICT: 0, _UNDECODABLE: unread.count() if without_id else 0}
+        new, apart = batch, [unread.withColumn("reason", F.lit(_UNDECODABLE))]
+        if counts[_UNDECODABLE]:
+            new = new.where(~undecodable())
+        if not again.isEmpty():
+            places = keep(_places(batch, again, landed))
+            counts.update(map(tuple, places.groupBy(_VERDICT).count().collect()))
+            new = new.join(places, _PLACE, "left_anti")
+            conflicts = places.where(F.col(_VERDICT) == _CONFLICT).withColumnRenamed(_VERDICT, "reason")
+            apart.append(batch.join(conflicts, _PLACE).select(*apart[0].columns))
+        left_out = sum(counts.values())
+        yield Sorted(
+            new,
+            reduce(DataFrame.union, apart) if counts[_CONFLICT] or counts[_UNDECODABLE] else None,
+            rows - left_out,
+            without_id - counts[_UNDECODABLE],
+            counts[_REPEAT],
+            counts[_CONFLICT],
+            counts[_UNDECODABLE],
+        )
+
+
+def _ids_again(batch: DataFrame, before: DataFrame | None, tasks: int) -> DataFrame:
+    """Return the ids of which the batch has several rows, or that were landed (``_SEEN``)."""
+    ids = batch.where("sequence is not null").withColumn("bucket", bucket_of(F.col("sequence")))
+    ids = ids.select(*BUCKET_COLUMNS, "sequence").repartition(tasks, *BUCKET_COLUMNS)
+    counted = ids.groupBy(*BUCKET_COLUMNS, "sequence").agg(F.count(F.lit(1)).alias("rows"))
     if before is None:
-        rows = rows.withColumn(_SEEN, F.lit(False))  # noqa: FBT003 - a literal
+        marked = counted.withColumn(_SEEN, F.lit(False))  # noqa: FBT003 - a literal
     else:
         bits = before.hint("shuffle_hash")  # small on disk, so Spark would collect it otherwise
-        bit = bit_of(F.col("sequence")).cast("int")
-        rows = rows.withColumn("_aiorecover_bit", bit).join(bits, BUCKET_COLUMNS, "left")
-        seen = F.coalesce(has_id & is_set("bits", "_aiorecover_bit"), F.lit(False))  # noqa: FBT003 - a literal
-        rows = rows.withColumn(_SEEN, seen).drop("bits", "_aiorecover_bit")
-    place = F.when(~has_id, F.struct("topic", "partition", "offset"))
-    same = Window.partitionBy(*BUCKET_COLUMNS, "sequence", _PLACE).orderBy("topic", "partition", "offset")
-    numbered = rows.withColumn(_PLACE, place).withColumns(
-        {_APPEARANCE: F.row_number().over(same), _FIRST: F.first(_CONTENT).over(same)}
-    )
-    return numbered.drop(_PLACE, "bucket")
+        marked = counted.withColumn("bit", bit_of(F.col("sequence")).cast("int")).join(bits, BUCKET_COLUMNS, "left")
+        marked = marked.withColumn(_SEEN, F.coalesce(is_set("bits", "bit"), F.lit(False)))  # noqa: FBT003 - a literal
+    return marked.where(F.col(_SEEN) | (F.col("rows") > 1)).select(*ID_COLUMNS, _SEEN)
 
 
-def originals(marked: DataFrame, landed: Callable[[], DataFrame]) -> DataFrame | None:
-    """Return the content hashes of records that were landed before with ids of the batch; None: there are none.
+def _places(batch: DataFrame, again: DataFrame, landed: Callable[[], DataFrame]) -> DataFrame:
+    """Return where the repeats and conflicts of the batch are, with their verdict."""
+    rows = batch.join(again, ID_COLUMNS).select(*_PLACE, *ID_COLUMNS, _SEEN, _content())
+    in_order = Window.partitionBy(*ID_COLUMNS).orderBy(*_PLACE)
+    rows = rows.withColumns({"number": F.row_number().over(in_order), "first": F.first(_CONTENT).over(in_order)})
+    original = F.col("first")
+    if (originals := _originals(again, landed)) is not None:
+        rows = rows.join(originals, ID_COLUMNS, "left")
+        original = F.when(F.col(_SEEN), F.col(_ORIGINAL)).otherwise(original)
+    differs = F.col(_CONTENT) != original  # null where the original is gone from the table: a repeat
+    verdict = F.when(differs, _CONFLICT).otherwise(_REPEAT).alias(_VERDICT)
+    return rows.where(F.col(_SEEN) | (F.col("number") > 1)).select(*_PLACE, verdict)
 
-    ``marked``: persisted by the caller. ``landed`` returns the rows of earlier batches.
-    """
-    seen = marked.where(_SEEN)
+
+def _originals(again: DataFrame, landed: Callable[[], DataFrame]) -> DataFrame | None:
+    """Return the contents of the records that were landed before with ids of the batch; None: there are none."""
+    seen = again.where(_SEEN)
     epochs = seen.groupBy("producer_id", "epoch").agg(F.min("sequence"), F.max("sequence")).take(_EPOCHS_MOST + 1)
     if not epochs:
         return None
     earlier = landed()
     if len(epochs) <= _EPOCHS_MOST:
         earlier = earlier.where(reduce(lambda one, other: one | other, map(_within, epochs)))
-    ids = seen.select(*ID_COLUMNS).distinct()
-    contents = earlier.join(ids, list(ID_COLUMNS), "left_semi").select(*ID_COLUMNS, _content().alias(_ORIGINAL))
-    return contents.groupBy(*ID_COLUMNS).agg(F.min(_ORIGINAL).alias(_ORIGINAL))
+    contents = earlier.join(seen.select(*ID_COLUMNS), ID_COLUMNS, "left_semi").select(*ID_COLUMNS, _content())
+    return contents.groupBy(*ID_COLUMNS).agg(F.min(_CONTENT).alias(_ORIGINAL))
 
 
 def _within(epoch: tuple[str, int, int, int]) -> Column:
@@ -82,19 +138,7 @@ def _within(epoch: tuple[str, int, int, int]) -> Column:
     return (F.col("producer_id") == producer_id) & (F.col("epoch") == number) & F.col("sequence").between(first, last)
 
 
-def judged(marked: DataFrame, landed_before: DataFrame | None) -> DataFrame:
-    """Return the rows with their verdict; ``landed_before``: from `originals`."""
-    if landed_before is None:
-        rows = marked.withColumn(_ORIGINAL, F.lit(None).cast("bigint"))
-    else:
-        rows = marked.join(landed_before, list(ID_COLUMNS), "left")
-    original = F.when(F.col(_SEEN), F.col(_ORIGINAL)).otherwise(F.col(_FIRST))
-    differs = F.coalesce(F.col(_CONTENT) != original, F.lit(False))  # noqa: FBT003 - an original that is gone from the table: a repeat
-    again = F.col(_SEEN) | (F.col(_APPEARANCE) > 1)
-    verdict = (
-        F.when(undecodable(), UNDECODABLE)
-        .when(F.col("sequence").isNull() | ~again, NEW)
-        .when(differs, CONFLICT)
-        .otherwise(REPEAT)
-    )
-    return rows.withColumn(VERDICT, verdict).drop(_SEEN, _CONTENT, _FIRST, _APPEARANCE, _ORIGINAL)
+def _content() -> Column:
+    """A hash of what a repeat has in common with its original."""
+    nulls = (F.col(name).isNull() for name in ("key", "value"))  # a null by itself would not change the hash
+    return F.xxhash64("topic", "key", "value", "headers", *nulls).alias(_CONTENT)

@@ -16,6 +16,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
+from pyspark.sql.types import StructType
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.files import Files
@@ -23,8 +24,9 @@ from aiorecover.spark.packages import SPARK
 from aiorecover.spark.session import clear_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 __all__ = ["KINDS", "Store", "check_format", "read_target", "store_for"]
 
@@ -215,6 +217,7 @@ class _Parquet(Store):
     def __init__(self, spark: SparkSession, name: str) -> None:
         super().__init__(spark, name.rstrip("/") or name)
         self._files = Files(spark, name)
+        self._schema = StructType()  # `claim` knows it: Spark would open files to find it
         if not self._files.renames:
             raise ConfigError(
                 f"Parquet is landed on local disks and HDFS, which rename in one step: on {self._files.scheme} land in "
@@ -231,7 +234,8 @@ class _Parquet(Store):
         written = self._files.read(f"{self.name}/{_MARK_FILE}")
         return None if written is None else str(json.loads(written)[_MARK])
 
-    def claim(self, schema: StructType, mark: str) -> None:  # noqa: ARG002 - files bring their columns
+    def claim(self, schema: StructType, mark: str) -> None:
+        self._schema = schema
         self._files.make_directory(self.name)
         if self.mark() is None:
             self._files.write_new(f"{self.name}/{_MARK_FILE}", json.dumps({_MARK: mark}).encode())
@@ -240,18 +244,16 @@ class _Parquet(Store):
                 self._files.delete(f"{self.name}/{name}")
 
     def read(self) -> DataFrame:
-        numbers = self._files.numbers(self.name, "batch_id=")
-        paths = [f"{self.name}/batch_id={number}" for number in numbers]
-        if not paths:  # reading the directory itself, Spark would call the number an int
-            return self._spark.createDataFrame([], "producer_id string, epoch int, sequence bigint, batch_id bigint")
-        found = self._spark.read.option("basePath", self.name).parquet(*paths)
-        return found.withColumn("batch_id", F.col("batch_id").cast("bigint"))
+        return self._load(self._files.numbers(self.name, "batch_id="))
 
     def batch(self, batch_id: int) -> DataFrame:
-        path = f"{self.name}/batch_id={batch_id}"
-        if not self._files.exists(path):
-            return self.read().limit(0)
-        return self._spark.read.parquet(path).withColumn("batch_id", F.lit(batch_id).cast("bigint"))
+        return self._load([batch_id] if self._files.exists(f"{self.name}/batch_id={batch_id}") else [])
+
+    def _load(self, numbers: Sequence[int]) -> DataFrame:
+        if not numbers:
+            return self._spark.createDataFrame([], self._schema)
+        paths = [f"{self.name}/batch_id={number}" for number in numbers]
+        return self._spark.read.schema(self._schema).option("basePath", self.name).parquet(*paths)
 
     def beyond(self, batch_id: int) -> int | None:
         newest = max(self._files.numbers(self.name, "batch_id="), default=-1)

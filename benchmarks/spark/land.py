@@ -70,7 +70,7 @@ def measure(bootstrap_servers: str, topic: str, directory: str, rows: int, recor
         def work(number: int) -> Callable[[], None]:
             place = Path(directory) / f"{way.__name__}-{kind}-{number}"
             there = lake(spark, kind, place)
-            way(there, bootstrap_servers, topic, str(place / "checkpoint"), -(-rows // BATCHES))
+            way(there, bootstrap_servers, topic, str(place / "checkpoint"), rows // BATCHES + PARTITIONS)
             return lambda: _check(there, expected)
 
         return work
