@@ -184,6 +184,8 @@ def unreadable_heads(path: Path | str, files: Files | None = None, geometry: Geo
 def _records(ring: "_Ring", place: int, head: SegmentHead, found: Found) -> Iterator[StoredRecord]:
     data = ring.read(place + found.at + RECORDS_AT, found.end - found.at - RECORDS_AT)
     notes = notes_by_index(ring.read(place + found.notes, found.notes_from - found.notes))
+    if not ring.still_has(place, head):
+        return  # its owner has delivered it meanwhile: these may be the bytes of another lane
     at = 0
     try:
         while at < len(data):
@@ -193,7 +195,7 @@ def _records(ring: "_Ring", place: int, head: SegmentHead, found: Found) -> Iter
             timestamp = found.head.base + record.timestamp_delta
             yield StoredRecord(head.topic, head.partition, identity, timestamp, record, note)
     except DamagedRecordError:
-        return  # the next opening names it; or the owner reused the place meanwhile
+        return  # the next opening names it
 
 
 @contextmanager

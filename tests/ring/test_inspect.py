@@ -38,6 +38,24 @@ def test_inspecting_shows_waiting_records_beside_the_owner_and_changes_nothing(t
         assert look(tmp_path / "0", Boots(1), SMALL).records == 0
 
 
+def test_a_segment_that_is_used_anew_during_a_look_shows_no_record_of_another_lane(tmp_path: Path) -> None:
+    with Rig(tmp_path, Boots(1)) as rig:
+
+        def publish_two_batches(lane: int) -> None:
+            for number in range(2):
+                rig.publish(number, lane=lane)
+                rig.seal()
+
+        publish_two_batches(lane=0)
+        records = waiting(tmp_path / "0", Boots(1), SMALL)
+        assert next(records).partition == 0
+        assert len(rig.numbers()) == 2
+        rig.ring.lane("topic", 0).give_back()
+        rig.flush()
+        publish_two_batches(lane=1)
+        assert list(records) == []
+
+
 def test_after_another_boot_it_counts_what_the_next_opening_would(tmp_path: Path) -> None:
     with Rig(tmp_path, Boots(1)) as rig:
         for number in range(20):
