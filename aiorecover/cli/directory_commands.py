@@ -115,7 +115,8 @@ def cat(
 def verify(path: PATH, json_output: JSON = False) -> None:
     """Read every record that waits, and hold it against its checksum, also while its owner works.
 
-    Exit status 0: all is whole. 1: something is damaged or cannot be read. 2: nothing of aiorecover is there.
+    Exit status 0: all is whole. 1: something is damaged or cannot be read, or damaged batches are kept aside.
+    2: nothing of aiorecover is there.
     """
     found = [verified(one.path) for one in inspection.instances_at(path)]
     if json_output:

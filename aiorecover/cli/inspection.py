@@ -17,7 +17,9 @@ from rich.text import Text
 
 from aiorecover.cli.records import NAMES, text_of
 from aiorecover.errors import ConfigError, WalError
+from aiorecover.ring.damage import kept_aside
 from aiorecover.ring.directory import OURS, RING, instances
+from aiorecover.ring.files import Files
 from aiorecover.ring.inspect import check, look, read_checkpoint, unreadable_heads
 from aiorecover.ring.lane import DEAD
 
@@ -205,12 +207,13 @@ def size_of(count: int) -> str:
 
 
 def verified(path: pathlib.Path) -> dict[str, Any]:
-    """Return how much waits in a directory, and what of it is damaged; an error stands in ``error``."""
+    """Return how much waits in a directory, and what is damaged there; an error stands in ``error``."""
     found: dict[str, Any] = {"path": str(path), "error": None, "batches": 0, "records": 0, "bytes": 0, "damaged": []}
     try:
         stored = read_checkpoint(path)
         name = "?" if stored is None else stored.producer_id
         found["unreadable_segments"] = unreadable_heads(path)
+        found["kept_aside"] = kept_aside(path, Files())
         for head, batch, whole in check(path):
             if whole:
                 found["batches"] += 1
@@ -232,7 +235,7 @@ def verified(path: pathlib.Path) -> dict[str, Any]:
 
 def is_whole(found: dict[str, Any]) -> bool:
     """Whether nothing in the directory is damaged, and all of it could be read."""
-    return not (found["error"] or found["damaged"] or found["unreadable_segments"])
+    return not (found["error"] or found["damaged"] or found["unreadable_segments"] or found["kept_aside"])
 
 
 def show_checked(console: Output, found: list[dict[str, Any]]) -> None:
@@ -249,3 +252,5 @@ def show_checked(console: Output, found: list[dict[str, Any]]) -> None:
         for batch in one["damaged"]:
             where = f"topic={batch['topic']} partition={batch['partition']}"
             console.say(f"    damaged: first={batch['first']} last={batch['last']} {where}", style="red")
+        if one["kept_aside"]:
+            console.say(f"    {kept_aside_as(one['kept_aside'])}", style="red")

@@ -93,6 +93,8 @@ def test_no_directory_is_called_empty_or_whole_while_it_keeps_damaged_batches(
     looked = run("status", tmp_path)
     assert looked.exit_code == 1
     assert "1 damaged batches are kept in damaged/" in looked.stdout.replace("\n", " ")
+    verified = run("verify", tmp_path)
+    assert (verified.exit_code, verified.stdout.count("in damaged/")) == (1, 1)
     for command in ("cat", "export"):
         shown = run(command, tmp_path)
         assert (shown.exit_code, shown.stdout, shown.stderr.count("\n")) == (1, "", 1)
