@@ -56,14 +56,14 @@ class Damage:
         self._found[path] = kept_aside(path, Files())
 
     def add(self, path: pathlib.Path, count: int) -> None:
-        """Count batches and heads of segments of a directory."""
+        """Count a checkpoint, heads of segments or batches of a directory."""
         self._found[path] += count
 
     def reported(self) -> int:
         """Write a line for each directory in which more is damaged than before; return the exit status."""
         for path in self._found - self._reported:
-            message = "batches are damaged or kept in damaged/, so records are missing here or may be wrong"
-            sys.stderr.write(f"{path}: {self._found[path]:,} {message}: 'aiorecover verify' and the log name them\n")
+            message = "something is damaged, so records may be missing here or be wrong"
+            sys.stderr.write(f"{path}: {message}: 'aiorecover verify' and the log name it count={self._found[path]}\n")
         self._reported |= self._found
         return FAILED if self._reported.total() else 0
 

@@ -5,7 +5,7 @@ records that sync points cover count.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -120,17 +120,20 @@ def waiting(
 ) -> Iterator[StoredRecord]:
     """Yield the records that wait in a directory, each lane in its order; blocks.
 
-    ``dead``: only dead letters, or all but these; None: both. ``on_damage`` is called with the number of heads of
-    segments that cannot be read, and with 1 for each batch that is not what was stored, before what can be read of it
-    is yielded; None: no checksum is compared.
+    ``dead``: only dead letters, or all but these; None: both. ``on_damage`` is called with 1 for a damaged checkpoint,
+    with the number of heads of segments that cannot be read, and with 1 for each batch that is not what was stored,
+    before what can be read of it is yielded; None: no checksum of a batch is compared.
 
     Raises:
         WalError: as `look`, but for a damaged checkpoint.
 
     """
     files = files or Files()
-    with suppress(WalCorruptError):  # the records can be read without it
+    try:
         read_checkpoint(path, files)
+    except WalCorruptError:  # the records can be read without it
+        if on_damage is not None:
+            on_damage(1)
     with _opened(Path(path), files, geometry) as ring:
         lanes = sorted({(head.topic, head.partition) for _, head in ring.segments})
         if dead is not None:

@@ -205,7 +205,7 @@ def test_all_that_waits_is_verified_and_each_damaged_batch_is_named(tmp_path: Pa
     assert found["records"] < 1000
     for command in (["cat"], ["cat", "--limit", 1], ["export"], ["export", "-o", tmp_path / "records.jsonl"]):
         shown = run(command[0], tmp_path, *command[1:])
-        assert (shown.exit_code, shown.stderr.count("1 batches are damaged")) == (1, 1)
+        assert (shown.exit_code, shown.stderr.count("name it count=1\n")) == (1, 1)
 
 
 @pytest.mark.asyncio
@@ -257,7 +257,10 @@ def test_damage_is_told_and_hides_no_other_instance(tmp_path: Path) -> None:
     assert "unreadable=1" in done.stdout
     assert "the checkpoint is damaged" in done.stdout
     shown = run("cat", tmp_path)
-    assert (shown.exit_code, len(shown.stdout.splitlines()), shown.stderr.count("1 batches are damaged")) == (1, 600, 1)
+    assert (shown.exit_code, len(shown.stdout.splitlines()), shown.stderr.count("name it count=1\n")) == (1, 600, 2)
+    for command in (["cat"], ["export"], ["dead-letters", "list"]):
+        shown = run(*command, tmp_path / "b")
+        assert (shown.exit_code, shown.stderr.count("\n")) == (1, 1)
     assert [one.get("waiting") for one in as_json("status", tmp_path)] == [0, None, 100]
 
 
