@@ -90,7 +90,7 @@ def cat(
     """Show records that wait, each partition in its order, keys and values cut at 200 bytes; with --json whole.
 
     A terminal obeys nothing in them; a null shows as "no key", "no value". What is delivered between two looks of
-    --follow does not show.
+    --follow does not show. With --limit, damage after the last record that is shown does not show either.
 
     Exit status 0: done. 1: something is damaged, as stderr says, or cannot be read. 2: nothing of aiorecover is there.
     130: Ctrl-C.
