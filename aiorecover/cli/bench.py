@@ -40,15 +40,15 @@ async def measure(
 
     Raises:
         EndedError: Kafka takes no record within 20 s.
-        KafkaError, RecoverError: Kafka is not reached, or refuses.
+        KafkaError, RecoverError: Kafka is not reached, or refuses the first record.
 
     """
     value = bytes(size)
     tuning: dict[str, Any] = {"linger_ms": LINGER_MS, "max_batch_size": BATCH_BYTES}
     async with RecoverableProducer(wal_dir, **{**options, **tuning, "stop_timeout_ms": 0}) as ours:
         try:
-            await ours.publish(topic, value, key=KEYS[0])
-            await ours.flush(REACHED_MS)  # what is timed waits without a limit
+            first = await ours.publish(topic, value, key=KEYS[0])
+            await first.delivered(REACHED_MS)  # what is timed waits without a limit
             yield await _timed("aiorecover", _awaited(ours.publish, topic, value), ours.flush, records)
         except DeliveryPendingError as error:
             _, _, cause = str(error).partition(": ")

@@ -12,10 +12,12 @@ from aiorecover.cli import bench, doctor
 from aiorecover.cli.app import app
 from aiorecover.config import Config
 from aiorecover.ring.files import Files
-from aiorecover.testing import MockCluster, read_topic
+from aiorecover.testing import ApiKey, MockCluster, read_topic
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.ports import ReservedPorts
 from tests.support.published import NOWHERE
+
+POLICY_VIOLATION = 44
 
 
 def run(*arguments: object) -> Result:
@@ -156,3 +158,13 @@ def test_a_kafka_that_is_not_reached_ends_the_bench(
     assert done.stderr.startswith("nothing is measured, Kafka took no record: ")
     assert [said for said in caplog.messages if said.startswith("stopped")] == []  # its directory is gone
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kafka_that_refuses_the_record_ends_the_bench_with_the_cause(tmp_path: Path) -> None:
+    with MockCluster() as cluster:
+        cluster.create_topic("orders", partitions=1)
+        cluster.push_errors(ApiKey.PRODUCE, POLICY_VIOLATION)
+        words = ("--topic", "orders", "--records", 500, "--bootstrap-servers", cluster.bootstrap_servers)
+        done = run("bench", *words, "--wal-dir", tmp_path)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "the broker's policy refuses the record" in done.stderr.splitlines()[-1]
