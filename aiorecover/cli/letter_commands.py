@@ -16,7 +16,7 @@ from rich.table import Table
 from aiorecover import DeadLetter, RecoverableProducer
 from aiorecover.cli import inspection
 from aiorecover.cli.drainage import free
-from aiorecover.cli.endings import Output, errors_only, print_json, reported
+from aiorecover.cli.endings import EndedError, Output, errors_only, print_json, reported
 from aiorecover.cli.options import JSON, OPTION, PATH, SERVERS, producer_of, stored_options
 from aiorecover.cli.records import Damage, about, context_in, stored, text_of, topic_of, without_bytes, write_lines
 from aiorecover.errors import ConfigError, PermanentDeliveryError
@@ -66,13 +66,17 @@ def list_letters(path: PATH, json_output: JSON = False) -> None:
 def show(path: PATH, record_id: Annotated[str, typer.Argument(help="The id of a letter.")]) -> None:
     """Show one letter as JSON, whole; what is not UTF-8 has a name that ends in _base64.
 
-    Exit status 0: done. 1: a directory cannot be read. 2: there is no such letter, or nothing of aiorecover is there.
+    Exit status 0: done. 1: something is damaged, as stderr says, or cannot be read. 2: there is no such letter, or
+    nothing of aiorecover is there.
     """
-    for record in _letters(path):
+    damage = Damage()
+    for record in _letters(path, damage):
         if record.record_id == record_id:
             plain = without_bytes(about(record))
             sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
-            return
+            raise typer.Exit(damage.reported())
+    if status := damage.reported():
+        raise EndedError(f"there is no such letter among those that can be read record_id={record_id!r}", status)
     raise ConfigError(f"there is no such letter: 'aiorecover dead-letters list' names them record_id={record_id!r}")
 
 

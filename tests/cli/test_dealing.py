@@ -212,6 +212,10 @@ def test_damage_that_a_purge_meets_is_named(
     ring.write_bytes(ring.read_bytes().replace(b"k\x06one", b"k\x06\xee\xee\xee"))
     shown = run("dead-letters", "list", tmp_path / "wal")
     assert (shown.exit_code, shown.stderr.count("something is damaged")) == (1, 1)
+    for asked in (letters[0], "x/1/1"):
+        shown = run("dead-letters", "show", tmp_path / "wal", asked)
+        assert (shown.exit_code, shown.stderr.count("something is damaged")) == (1, 1)
+    assert shown.stderr.endswith("there is no such letter among those that can be read record_id='x/1/1'\n")
     caplog.clear()
     assert run("dead-letters", "purge", tmp_path / "wal", letters[1], "--yes").exit_code == 0
     assert [message.split()[0] for message in caplog.messages] == ["batch_damaged"]
