@@ -213,7 +213,7 @@ def drain(
     else:
         console = Output()
         for one in outcomes:
-            letters = f", {one['dead_lettered']:,} became dead letters" if one["dead_lettered"] else ""
+            letters = f", {one['dead_lettered']:,} dead-lettered" if one["dead_lettered"] else ""
             line = f"{one['path']}: {one['delivered']:,} delivered{letters}, {one['left']:,} left"
             line += f", {inspection.kept_aside_as(one['kept_aside'])}" if one["kept_aside"] else ""
             console.say(line if one["error"] is None else f"{line}: {one['error']}")
@@ -243,8 +243,8 @@ def discard(
     with reported(json_output) as report:
         for one in found:
             records, kept = drainage.discard(one.path)
-            line = f"{one.path}: {records:,} records are thrown away"
-            line += f", and {kept:,} damaged batches that were kept aside" if kept else ""
+            line = f"{one.path}: records thrown away: {records:,}"
+            line += f", damaged batches that were kept aside: {kept:,}" if kept else ""
             report({"path": str(one.path), "records": records, "kept_aside": kept}, line)
 
 

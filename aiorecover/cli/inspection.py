@@ -150,7 +150,7 @@ def show(console: Output, found: list[dict[str, Any]]) -> None:
 
 def kept_aside_as(count: int) -> str:
     """Say how many damaged batches are kept, and where."""
-    return f"{count:,} damaged batches are kept in damaged/, the log has named their records"
+    return f"damaged batches in damaged/, whose records the log has named: {count:,}"
 
 
 def troubles(one: dict[str, Any]) -> list[str]:
@@ -164,8 +164,8 @@ def _summary(one: dict[str, Any]) -> Iterator[str]:
         yield f"producer {one['producer_id']}, epoch {one['epoch']}, {guarantee}"
         named = f", name {text_of(name.encode())}" if name else ""
         yield f"to {f'kafka cluster {text_of(cluster_id.encode())}' if cluster_id else 'no cluster reached yet'}{named}"
-    letters = f", {one['dead_letters']:,} dead letters" if one["dead_letters"] else ""
-    yield f"{one['waiting']:,} records wait{letters}, {size_of(one['bytes_allocated'])} on disk"
+    letters = f", dead letters: {one['dead_letters']:,}" if one["dead_letters"] else ""
+    yield f"waiting records: {one['waiting']:,}{letters}, on disk: {size_of(one['bytes_allocated'])}"
 
 
 def _table(lanes: list[dict[str, Any]]) -> Table:
@@ -244,11 +244,11 @@ def show_checked(console: Output, found: list[dict[str, Any]]) -> None:
         if one["error"]:
             console.say(f"{one['path']}: {one['error']}", style="red")
             continue
-        whole = f"{one['records']:,} records in {one['batches']:,} batches are whole, {size_of(one['bytes'])}"
-        console.say(f"{one['path']}: {whole}")
+        whole = f"records={one['records']} batches={one['batches']}, {size_of(one['bytes'])}"
+        console.say(f"{one['path']}: whole: {whole}")
         if one["unreadable_segments"]:
-            message = "segments cannot be read at all, 64 KiB or 1 MiB of records each"
-            console.say(f"    damaged: {one['unreadable_segments']} {message}", style="red")
+            message = "segments that cannot be read at all, 64 KiB or 1 MiB of records each"
+            console.say(f"    damaged: {message}: {one['unreadable_segments']}", style="red")
         for batch in one["damaged"]:
             where = f"topic={batch['topic']} partition={batch['partition']}"
             console.say(f"    damaged: first={batch['first']} last={batch['last']} {where}", style="red")

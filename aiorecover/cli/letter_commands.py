@@ -34,7 +34,7 @@ app = typer.Typer(no_args_is_help=True, help="Look at the records that Kafka ref
 ID = Annotated[str | None, typer.Argument(help="The id of one letter.")]
 ALL = Annotated[bool, typer.Option("--all", help="All letters.")]
 NOWHERE: Final = "127.0.0.1:1"  # no Kafka is there
-NONE: Final = "0 dead letters"
+NONE: Final = "dead letters: 0"
 LIMIT_S = Annotated[float, typer.Option(min=0, help="Seconds that Kafka has to take them.")]
 
 
@@ -58,7 +58,7 @@ def list_letters(path: PATH, json_output: JSON = False) -> None:
     console = Output()
     if found:
         console.print(table)
-    console.print(f"{len(found):,} dead letters")
+    console.print(f"dead letters: {len(found):,}")
     raise typer.Exit(damage.reported())
 
 
@@ -115,11 +115,11 @@ def requeue(
                 count = await producer.dead_letters.requeue(which)
                 report(
                     {"path": str(one.path), "published_again": count},
-                    f"{one.path}: {count:,} dead letters are published again",
+                    f"{one.path}: dead letters published again: {count:,}",
                 )
                 await producer.flush(int(timeout * 1000))
                 if again := producer.statistics().dead_lettered:
-                    refused = f"{again:,} records were refused again: 'aiorecover dead-letters list' says why"
+                    refused = f"Kafka refused records again: 'aiorecover dead-letters list' says why records={again}"
                     raise PermanentDeliveryError(refused)
 
     found = _holders(path, which)
@@ -148,7 +148,7 @@ def purge(
         for one in found:
             async with _offline(one.path) as producer:
                 count = await producer.dead_letters.purge(which or "all")
-            report({"path": str(one.path), "purged": count}, f"{one.path}: {count:,} dead letters are purged")
+            report({"path": str(one.path), "purged": count}, f"{one.path}: dead letters purged: {count:,}")
 
     found = _holders(path, which)
     with reported(json_output, otherwise=NONE) as report:

@@ -187,7 +187,7 @@ def write_lines(path: pathlib.Path, lines: Iterable[bytes]) -> None:
         except BaseException:
             path.unlink()
             raise
-    sys.stderr.write(f"{path}: {count:,} records\n")
+    sys.stderr.write(f"records written to {path}: {count:,}\n")
 
 
 def _named(name: str, data: bytes | None) -> str:

@@ -58,7 +58,7 @@ def test_waiting_records_are_shown_by_lane(tmp_path: Path) -> None:
     assert heading == f"{tmp_path / '0'}: not in use"
     assert producer.endswith(", epoch 1, at_least_once")
     assert destination == "to no cluster reached yet, name orders"
-    assert total.startswith("100 records wait, ")
+    assert total.startswith("waiting records: 100, on disk: ")
     assert titles.split() == ["topic", "partition", "batches", "records", "size", "oldest"]
     assert lane.split()[:2] == ["orders", "unassigned"]
     assert lane.split()[3] == "100"
