@@ -47,7 +47,8 @@ OBEYS, DEAF = ":", "trap '' TERM"
 HANGS = "time.sleep(1000)"
 RETURNS = "ended.set()"
 FAILS = "raise OSError"
-BOUND_S = 20.0  # eight by its own clocks; the rest is for a busy machine
+PATIENT = "import aiorecover.cli.stopping as module; module._STOPS_WITHIN_S = 1000"  # at the first signal
+WITHIN_S = 60.0  # eight by its own clocks; a program that waits without a bound fails its test here
 
 
 @contextmanager
@@ -88,24 +89,19 @@ def test_a_signal_ends_the_work_and_its_processes_in_a_bounded_time(
     number: signal.Signals, child: str, stop: str, tmp_path: Path
 ) -> None:
     with running(tmp_path, child=child, stop=stop) as (program, pid):
-        began = time.monotonic()
         program.send_signal(number)
-        said = program.communicate(timeout=30)
-        took = time.monotonic() - began
+        said = program.communicate(timeout=WITHIN_S)
         assert (said, program.returncode) == (("stopped\n", ""), 128 + number)
         assert not is_alive(pid)
-        assert took < BOUND_S
 
 
 def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
-    with running(tmp_path, child=DEAF, stop=HANGS) as (program, pid):
+    with running(tmp_path, child=DEAF, stop=HANGS, before=f"{DEFAULT}; {PATIENT}") as (program, pid):
         program.send_signal(signal.SIGINT)
         time.sleep(0.5)
         assert program.poll() is None
-        began = time.monotonic()
         program.send_signal(signal.SIGINT)
-        assert program.wait(timeout=30) == 130
-        assert time.monotonic() - began < 3.0
+        assert program.wait(timeout=WITHIN_S) == 130
         assert not is_alive(pid)
 
 
@@ -116,7 +112,7 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
         time.sleep(0.3)
         assert program.poll() is None
         program.send_signal(signal.SIGTERM)
-        assert program.wait(timeout=30) == 143
+        assert program.wait(timeout=WITHIN_S) == 143
 
 
 def test_without_a_signal_the_work_gives_or_raises_what_it_does_and_handlers_are_as_before() -> None:

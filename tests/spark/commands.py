@@ -72,9 +72,9 @@ class Command:
         else:
             self._process.send_signal(number)
 
-    def wait(self) -> int:
-        """Wait for the command's end; return its status."""
-        return self._process.wait(_WITHIN_S)
+    def wait(self, within_s: float = _WITHIN_S) -> int:
+        """Wait for the command's end; return its status, or fail after ``within_s`` seconds."""
+        return self._process.wait(within_s)
 
     def processes(self) -> dict[str, int]:
         """Return the process ids of the group by program name; the command itself is `python`."""

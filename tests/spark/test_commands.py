@@ -23,7 +23,7 @@ from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
-BOUND_S = 20.0  # the command allows itself eight and takes two or three; a busy machine takes more
+STOPS_WITHIN_S = 60.0  # the command allows itself eight; one that waits for Spark or Java without a bound hangs
 MOST_LINES = 30  # Spark's warnings at its start, its errors in a line each, and the command's
 SCALA = "2.12" if SPARK == "3.5" else "2.13"
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{pyspark.__version__}"
@@ -31,14 +31,12 @@ CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{pyspark.__version__
 
 def stop(command: Command, number: signal.Signals, *, group: bool) -> str:
     """Stop the command; return its last line. It writes no other line, and leaves no process."""
-    before, began = len(command.error_lines()), time.monotonic()
+    before = len(command.error_lines())
     command.send(number, group=group)
-    status = command.wait()
-    took = time.monotonic() - began
+    status = command.wait(STOPS_WITHIN_S)
     lines = command.error_lines()[before:]
     assert (status, len(lines)) == (128 + number, 1), "\n".join(lines)
     assert command.processes() == {}
-    assert took < BOUND_S
     return lines[0]
 
 
@@ -61,10 +59,8 @@ def test_sigterm_ends_an_audit_and_its_java(kafka: Cluster, tmp_path: Path) -> N
     with running_command(tmp_path, audit_words(kafka, "never-read", tmp_path)) as command:
         command.wait_until(lambda: len(command.processes()) > 1)
         time.sleep(0.5)
-        began = time.monotonic()
         command.send(TERM, group=False)
-        assert (command.wait(), command.processes()) == (143, {}), "\n".join(command.error_lines())
-        assert time.monotonic() - began < BOUND_S
+        assert (command.wait(STOPS_WITHIN_S), command.processes()) == (143, {}), "\n".join(command.error_lines())
         assert command.error_lines()[-1].startswith("stopped: nothing is said of the records")
 
 
