@@ -18,7 +18,7 @@ ring, sealed, since nothing is added to it. Records settle epoch by epoch: where
 an earlier one are, reported or not. An epoch without records is not reported.
 
 A manifest is one record of JSON. Its key is ``producer id/epoch/told_by/part``, where ``told_by`` is the epoch of the
-process that tells; of one key the newest counts, so the topic may be compacted. Ranges are cut into parts of
+process that reports; of one key the newest counts, so the topic may be compacted. Ranges are cut into parts of
 `RANGES_MOST`; the newest part bears the numbers, and comes last.
 
 Limits: what an epoch accepted after its newest manifest is in its ring alone. A dead letter that is purged before it
