@@ -136,14 +136,14 @@ def _cut(found: dict[str, Any]) -> Iterator[str]:
     totals = found["totals"]
     if len(found["epochs"]) < totals["epochs"]:
         yield "epochs"
-    yield from (kind for kind in _KINDS if _told(found[kind]) < (totals[kind] or 0))
-    if "manifests" in found and _told(found["manifests"]["ranges"]) < sum(found["manifests"]["totals"].values()):
+    yield from (kind for kind in _KINDS if _records_in(found[kind]) < (totals[kind] or 0))
+    if "manifests" in found and _records_in(found["manifests"]["ranges"]) < sum(found["manifests"]["totals"].values()):
         yield "manifests"
-    if "compared" in found and _told(found["compared"]["absent"]) < found["compared"]["totals"]["absent"]:
+    if "compared" in found and _records_in(found["compared"]["absent"]) < found["compared"]["totals"]["absent"]:
         yield "compared"
 
 
-def _told(ranges: list[dict[str, Any]]) -> int:
+def _records_in(ranges: list[dict[str, Any]]) -> int:
     return sum(map(count_of, ranges))
 
 
