@@ -335,6 +335,7 @@ def read_target(spark: SparkSession, name: str) -> DataFrame:
     """
     with clear_errors():
         if "/" not in name:
+            spark.catalog.refreshTable(name)  # a session remembers what it read
             return spark.table(name)
         delta = _Delta(spark, name)
         return delta.read() if delta.is_there() else spark.read.parquet(name)

@@ -15,6 +15,7 @@ from aiorecover.record_id import EPOCH_MAX, SEQUENCE_MAX
 from aiorecover.spark import audit
 from tests.spark.by_hand import Epoch, Stored, examine, write_files
 from tests.spark.frames import frame, id_rows
+from tests.spark.lakes import lake
 
 BUCKET = 32_768
 WHOLE, HOLES, BORDERS, FAR, ALTERNATING, REPEATED, MIXED, HEADLESS, OLD_EPOCH, RANDOM, SPLIT, GONE = (
@@ -177,6 +178,15 @@ def test_a_table_is_audited_by_its_path_or_its_name_and_without_offsets_its_orde
     for absent in (str(tmp_path / "absent"), "no_such_table"):
         with pytest.raises(ConfigError, match=r"absent|no_such_table"):
             audit(absent)
+
+
+def test_a_table_that_another_session_has_changed_is_audited_as_it_is_now(spark: SparkSession, tmp_path: Path) -> None:
+    name = lake(spark, "iceberg", tmp_path).target
+    id_rows(spark, [(WHOLE, 1, 1)]).writeTo(name).create()
+    assert spark.table(name).count() == 1  # from now on the session remembers the table
+    spark.newSession().sql(f"INSERT INTO {name} VALUES ('{WHOLE}', 1, 2)")  # noqa: S608 - a name
+    with audit(name) as found:
+        assert found.totals.collect()[0]["records"] == 2
 
 
 def test_absent_columns_are_refused_with_one_sentence(records: DataFrame) -> None:
