@@ -34,7 +34,7 @@ from aiorecover.spark.record_id import parse_record_id
 from aiorecover.spark.seen import Seen
 from aiorecover.spark.session import clear_errors
 from aiorecover.spark.sorting import Sorted, sorted_batch
-from aiorecover.spark.stores import store_for
+from aiorecover.spark.stores import catalogue_in, store_for
 from aiorecover.spark.topics import loss_is_accepted, source_options
 
 if TYPE_CHECKING:
@@ -100,10 +100,10 @@ def land(
 
     ``target``: with a ``/`` in it, or as a `Path`, a directory of Parquet, or a table of Delta with the ``format``
     ``delta``; else the name of a table of Iceberg or Delta, which is made if it does not exist. Name its catalogue, too
-    (``lake.shop.orders``): what ``USE`` has chosen in the session does not count. A table that you made
-    before, to give it partitions for example, must be empty and have the columns. ``<target>__ids`` and
-    ``<target>__quarantine`` are made beside it. ``checkpoint``: a directory. Use it and the target only together, by
-    one landing at a time, and restore both from backups of the same moment.
+    (``lake.shop.orders``): a query does not follow ``USE`` into another catalogue, so without it the name is refused
+    there. A table that you made before, to give it partitions for example, must be empty and have the columns.
+    ``<target>__ids`` and ``<target>__quarantine`` are made beside it. ``checkpoint``: a directory. Use it and the
+    target only together, by one landing at a time, and restore both from backups of the same moment.
 
     ``max_offsets_per_trigger``: records of a batch at most. ``files_per_batch``: files of a batch at most, each
     with the rows of some of the topics' partitions; default, as many as Spark has cores now. ``options`` are those of
@@ -130,6 +130,7 @@ def land(
     with clear_errors(target=target):
         log = QueryLog(spark, f"{checkpoint}/query")
         ours = _cloned(spark)
+        _check_catalogue(spark, ours, target)
         _tune(ours, files_per_batch)
         store = store_for(ours, target, format)
         landing = _Landing(log, store, checkpoint, files_per_batch, on_batch, lossy=loss_is_accepted(source))
@@ -175,6 +176,18 @@ def _cloned(spark: SparkSession) -> SparkSession:
     """Return a session with the same settings, to change some; as a query does, with which it shares no plans."""
     java: Any = spark
     return type(spark)(spark.sparkContext, java._jsparkSession.cloneSession())  # noqa: SLF001 - pyspark offers newSession alone
+
+
+def _check_catalogue(spark: SparkSession, cloned: SparkSession, target: str) -> None:
+    """Check that the target's name means the same in both sessions: a clone forgets the catalogue that is chosen."""
+    if "/" in target or catalogue_in(spark, target):
+        return
+    chosen, kept = ((one.catalog.currentCatalog(), one.catalog.currentDatabase()) for one in (spark, cloned))
+    if chosen != kept:
+        raise ConfigError(
+            "a landing does not follow USE into another catalogue: name the target with its catalogue, as "
+            f"lake.db.orders {target=!s} current={'.'.join(filter(None, chosen))}"
+        )
 
 
 def _tune(session: SparkSession, tasks: int) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["KINDS", "Store", "check_format", "read_target", "store_for"]
+__all__ = ["KINDS", "Store", "catalogue_in", "check_format", "read_target", "store_for"]
 
 _MARK = "aiorecover.checkpoint"
 _MARK_FILE = "_aiorecover.json"
@@ -319,11 +319,16 @@ def _format_of(spark: SparkSession, name: str) -> str:
                 f"directory, with a / in it table={name} {provider=}"
             )
         return provider
-    first = name.partition(".")[0].strip("`")
-    named = "." in name and spark.conf.get(f"spark.sql.catalog.{first}", None) is not None
-    catalogue = first if named else spark.catalog.currentCatalog()
+    catalogue = catalogue_in(spark, name) or spark.catalog.currentCatalog()
     is_delta = "delta" in (spark.conf.get(f"spark.sql.catalog.{catalogue}", None) or "").lower()
     return "delta" if catalogue == "spark_catalog" and is_delta else "iceberg"
+
+
+def catalogue_in(spark: SparkSession, name: str) -> str | None:
+    """Return the catalogue that a table's name begins with; None: it begins with none."""
+    first = name.partition(".")[0].strip("`")
+    is_known = first == "spark_catalog" or spark.conf.get(f"spark.sql.catalog.{first}", None) is not None
+    return first if "." in name and is_known else None
 
 
 def read_target(spark: SparkSession, name: str) -> DataFrame:

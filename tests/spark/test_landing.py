@@ -206,6 +206,19 @@ def test_a_table_that_has_lost_a_column_is_refused_before_the_batch(
     assert target.ids() == Counter([f"{P}/1/1", f"{P}/1/2"])
 
 
+def test_a_name_without_its_catalogue_is_refused_where_use_has_chosen_a_catalogue(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    session = spark.newSession()  # what USE chooses holds for this one alone
+    session.sql("CREATE NAMESPACE IF NOT EXISTS lake.tests")
+    session.sql("USE lake.tests")
+    for name in ("orders", "tests.orders"):
+        with pytest.raises(ConfigError, match=f"name the target with its catalogue.* target={name} current=lake.tests"):
+            land(session, ["x"], name, tmp_path, bootstrap_servers="x")
+    with pytest.raises(ConfigError, match="Kafka cannot be reached"):
+        land(session, ["x"], "lake.tests.orders", tmp_path, bootstrap_servers="x")
+
+
 def test_wrong_arguments_are_refused_before_anything_is_created(spark: SparkSession, tmp_path: Path) -> None:
     target = str(tmp_path / "table")
 
