@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 import pyspark
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -37,6 +37,7 @@ _JAVA_ANSWERS_WITHIN_S = 60
 _LAST_BYTES = 256 << 10  # of Java's output: Ivy's longest report
 _MISSING = re.compile(r"(?:unresolved dependency|download failed): ([^\s#]+)#([^\s;]+);([^\s:!\]]+)")
 _UNREACHABLE = re.compile(r"Host (\S+) not found|Server access error at url https?://([^\s/]+)")
+_FIRST_ERROR = re.compile(r"^.*(?:Exception|ERROR)", re.MULTILINE)  # a stack, or a line of Spark's log
 # The jars of the connector, for a machine that can fetch none.
 _FILES = "spark-sql-kafka-0-10, spark-token-provider-kafka-0-10, kafka-clients and commons-pool2"
 
@@ -96,8 +97,17 @@ def _started(settings: Mapping[str, str], *, verbose: bool) -> SparkSession:
                 f"unreachable={','.join(_found(_UNREACHABLE)) or None} packages={settings.get(PACKAGES)}"
             ) from None
         message = "Spark does not start: check JAVA_HOME, SPARK_HOME, --master and --conf; --verbose shows what it says"
-        cause = cause_of(said()) or cause_of(str(error)) or type(error).__name__
+        cause = _cause_of_no_start(error) or cause_of(str(error)) or type(error).__name__
         raise ConfigError(f"{message} error={cause!r}") from error
+
+
+def _cause_of_no_start(error: Exception) -> str:
+    """Return what Java that runs has raised, or what Java that has ended has written after its warnings."""
+    if isinstance(error, Py4JJavaError):
+        return cause_of(str(error))
+    written = said()
+    first = _FIRST_ERROR.search(written)
+    return cause_of(written[first.start() :] if first else written)
 
 
 def _launch(settings: Mapping[str, str], *, verbose: bool) -> None:

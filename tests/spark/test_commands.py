@@ -121,11 +121,14 @@ def test_a_missing_extra_is_one_line_that_says_how_to_install_it(tmp_path: Path)
     assert last_line(tmp_path, NOT_INSTALLED) == "pyspark is not installed: pip install 'aiorecover[spark]'"
 
 
-def test_a_wrong_spark_home_or_java_is_one_line_that_says_what_to_do(
+def test_a_wrong_spark_home_setting_or_java_is_one_line_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = last_line(tmp_path, SPARK_HOME="/nonexistent")
     assert line.startswith("Spark does not start: check JAVA_HOME, SPARK_HOME, ")
+    causes = {"spark.driver.memory=300m": "System memory 314572800 must be", "spark.master=foo": "Master must "}
+    for setting, cause in causes.items():
+        assert cause in last_line(tmp_path, settings=["spark.jars=", setting])
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigError, match="Spark needs Java 17 or newer: install openjdk-17-jre-headless, or set"):
         start_session("test", None, {})
