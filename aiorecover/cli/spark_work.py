@@ -16,8 +16,8 @@ from rich.console import Console
 
 from aiorecover.cli.endings import EndedError
 from aiorecover.cli.stopping import stoppable
-from aiorecover.spark.failures import cause_of, failure_of
-from aiorecover.spark.session import clear_errors, py4j_silent, said
+from aiorecover.spark.failures import failure_of
+from aiorecover.spark.session import cause_said, clear_errors, py4j_silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ def _clearly(work: Callable[[], _T], failed: int) -> _T:
             "Spark's Java is gone, killed or by itself: give it more memory if it ran out of it, as --conf "
             "spark.driver.memory=4g does; --verbose shows what it says"
         )
-        raise EndedError(f"{message} error={cause_of(said())!r} java_status={_java_status()}", failed) from error
+        raise EndedError(f"{message} error={cause_said()!r} java_status={_java_status()}", failed) from error
 
 
 def _java_status() -> int | None:

@@ -30,14 +30,14 @@ from aiorecover.spark.packages import PACKAGES, SPARK, packages_for
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["clear_errors", "py4j_silent", "said", "start_session"]
+__all__ = ["cause_said", "clear_errors", "py4j_silent", "start_session"]
 
 _OLDEST_JAVA = 17  # Spark 4 is compiled for it
 _JAVA_ANSWERS_WITHIN_S = 60
 _LAST_BYTES = 256 << 10  # of Java's output: Ivy's longest report
 _MISSING = re.compile(r"(?:unresolved dependency|download failed): ([^\s#]+)#([^\s;]+);([^\s:!\]]+)")
 _UNREACHABLE = re.compile(r"Host (\S+) not found|Server access error at url https?://([^\s/]+)")
-_FIRST_ERROR = re.compile(r"^.*(?:Exception|ERROR)", re.MULTILINE)  # a stack, or a line of Spark's log
+_FIRST_ERROR = re.compile(r"^(?:Exception in thread|[\w.$]+(?:Exception|Error):)", re.MULTILINE)  # begins a stack
 # The jars of the connector, for a machine that can fetch none.
 _FILES = "spark-sql-kafka-0-10, spark-token-provider-kafka-0-10, kafka-clients and commons-pool2"
 
@@ -97,17 +97,9 @@ def _started(settings: Mapping[str, str], *, verbose: bool) -> SparkSession:
                 f"unreachable={','.join(_found(_UNREACHABLE)) or None} packages={settings.get(PACKAGES)}"
             ) from None
         message = "Spark does not start: check JAVA_HOME, SPARK_HOME, --master and --conf; --verbose shows what it says"
-        cause = _cause_of_no_start(error) or cause_of(str(error)) or type(error).__name__
+        cause = "" if isinstance(error, Py4JJavaError) else cause_said()
+        cause = cause or cause_of(str(error)) or type(error).__name__
         raise ConfigError(f"{message} error={cause!r}") from error
-
-
-def _cause_of_no_start(error: Exception) -> str:
-    """Return what Java that runs has raised, or what Java that has ended has written after its warnings."""
-    if isinstance(error, Py4JJavaError):
-        return cause_of(str(error))
-    written = said()
-    first = _FIRST_ERROR.search(written)
-    return cause_of(written[first.start() :] if first else written)
 
 
 def _launch(settings: Mapping[str, str], *, verbose: bool) -> None:
@@ -132,6 +124,13 @@ def said() -> str:
     size = os.fstat(_kept.fileno()).st_size
     # pread leaves the position where Java writes.
     return os.pread(_kept.fileno(), _LAST_BYTES, max(0, size - _LAST_BYTES)).decode(errors="replace")
+
+
+def cause_said() -> str:
+    """Return the cause in what Java has written, after the warnings of its start."""
+    written = said()
+    first = _FIRST_ERROR.search(written)
+    return cause_of(written[first.start() :] if first else written)
 
 
 def _found(pattern: re.Pattern[str]) -> list[str]:
