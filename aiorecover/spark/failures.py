@@ -64,14 +64,14 @@ _MEANINGS = {
     ),
 }
 
+_DENIED = "AccessControlException|AccessDeniedException|Permission denied"
+
 # Only where a file system was asked: in an error of a job they may mean an executor that is gone.
 _OF_FILES = {
     "UnknownHostException|ConnectException|NoRouteToHostException|SocketTimeoutException": (
         "the file system cannot be reached: check host and port in the path, fs.defaultFS and the network"
     ),
-    "AccessControlException|AccessDeniedException|Permission denied": (
-        "this may not be read or written: check its rights"
-    ),
+    _DENIED: "this may not be read or written: check its rights",
 }
 
 # Errors that come later, where all was well at the start.
@@ -83,6 +83,7 @@ _ACCIDENTS = {
     "Cannot fetch record for offset|expired before the position for partition": (
         "Kafka has not answered in time: start again when it does"
     ),
+    _DENIED: _OF_FILES[_DENIED],
 }
 _ELSE = "start again, and if that ends likewise, mend what the error says"
 _PLAN = re.compile(r"^=== Streaming Query ===$.*?(?=^JVM stacktrace:$|\Z)", re.DOTALL | re.MULTILINE)

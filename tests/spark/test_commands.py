@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
+from aiorecover.spark.failures import failure_of
 from aiorecover.spark.packages import SPARK, packages_for
 from aiorecover.spark.session import clear_errors, start_session
 from tests.spark.commands import Command, audit_words, land_words, running_command
@@ -178,3 +179,10 @@ def test_a_known_failure_is_one_sentence_and_another_failure_is_raised_unchanged
     assert len(str(raised.value).splitlines()) == 1
     with pytest.raises(PySparkException, match="overflow"), clear_errors():
         raise PySparkException("An error occurred\nlong overflow")
+
+
+def test_a_path_that_may_not_be_read_is_named_in_the_last_line() -> None:
+    text = "An error occurred\n: java.nio.file.AccessDeniedException: /t/table: Permission denied\n\tat java.base"
+    line = failure_of(text).splitlines()[-1]
+    assert line.startswith("Spark failed, this may not be read or written: check its rights error=")
+    assert "/t/table" in line
