@@ -127,9 +127,8 @@ def test_a_wrong_spark_home_setting_or_java_is_one_line_that_says_what_to_do(
 ) -> None:
     line = last_line(tmp_path, SPARK_HOME="/nonexistent")
     assert line.startswith("Spark does not start: check JAVA_HOME, SPARK_HOME, ")
-    causes = {"spark.driver.memory=300m": "System memory 314572800 must be", "spark.master=foo": "Master must "}
-    for setting, cause in causes.items():
-        assert cause in last_line(tmp_path, settings=["spark.jars=", setting])
+    line = last_line(tmp_path, settings=["spark.jars=", "spark.driver.memory=300m"])
+    assert "System memory 314572800 must be" in line, "not the warnings before it"
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigError, match="Spark needs Java 17 or newer: install openjdk-17-jre-headless, or set"):
         start_session("test", None, {})
