@@ -217,8 +217,8 @@ class RecoverableProducer:
 
         Args:
             topic: Kafka's topic.
-            value: bytes as they are, str as UTF-8, None as a tombstone, anything else as JSON; or what
-                ``value_serializer`` takes.
+            value: bytes as they are, str as UTF-8, None as a tombstone, anything else as JSON (NaN and infinity as
+                null); or what ``value_serializer`` takes.
             key: bytes, str or None.
             partition: None lets the partitioner choose.
             timestamp_ms: milliseconds since 1970; None is now.
