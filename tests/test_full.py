@@ -170,3 +170,39 @@ async def test_a_record_after_one_whose_note_found_no_room_is_delivered(tmp_path
             await receipt.delivered(WITHIN_MS)
             files.full = False
             await producer.publish_nowait("t", b"v").delivered(WITHIN_MS // 10)
+
+
+class Scarce(Files):
+    """A volume on which the ring may take so many more bytes than it has."""
+
+    def __init__(self, ring: Path, more: int) -> None:
+        super().__init__()
+        self.ring = ring
+        self.most = self.taken + more
+
+    @property
+    def taken(self) -> int:
+        return self.ring.stat().st_blocks * 512
+
+    def volume(self, path: Path) -> tuple[int, int]:
+        return self.most - self.taken, 1 << 30
+
+    def allocate(self, fd: int, offset: int, size: int) -> None:
+        if self.taken + size > self.most:
+            raise WalFullError("no room to reserve disk space")
+        super().allocate(fd, offset, size)
+
+
+async def test_batches_of_a_never_seen_topic_are_delivered_from_a_volume_without_room_for_a_whole_segment(
+    tmp_path: Path,
+) -> None:
+    """A segment of 1 MiB takes disk space as it fills: the records of one batch need no more than a quarter of it."""
+    async with made(tmp_path, None) as producer:
+        for number in range(400):
+            await producer.publish("t", value(number))
+    with MockCluster() as cluster:
+        cluster.create_topic("t")
+        disk = Disk(str(tmp_path), Scarce(tmp_path / "0" / "ring", 500 << 10))
+        async with RecoverableProducer(disk, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+            await producer.flush(WITHIN_MS // 3)
+            assert producer.statistics().delivered == 400

@@ -74,7 +74,8 @@ R8  *Rewrite* (the ring's part). A child names its parent. It is void only where
     not REPLACED; it becomes VOID then, since SETTLED would be evidence.
 R9  *Order.* A lane's order is (epoch, first sequence): that of its batches, rewritten ones too.
 R10 *Reuse.* A segment is free once all its batches are done and a flush that began later has succeeded; it gets a new
-    ordinal and a new salt. Rewriting goes beyond ``wal_max_bytes`` by the segments that it writes to.
+    ordinal and a new salt. Rewriting goes beyond ``wal_max_bytes`` by the segments that it writes to, and takes what is
+    free on the volume.
 R14 *Damage.* A batch of an earlier life is checked when it is read: its newest sync point, the records and notes
     after it. One that fails is named, kept in ``damaged/``, counted and VOID. Behind it the segment is searched for
     its salt.

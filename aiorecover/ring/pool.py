@@ -111,7 +111,7 @@ class Pool:
                 self._holes.setdefault(size, deque()).appendleft(one.place)
 
     def rest(self, now: float, beside: Beside, *, busy: bool) -> None:
-        """Once a second: give back the disk space of what has been free for a while; ``busy``: lanes have segments."""
+        """Once a second: give back the disk space of what has been free for a while; ``busy``: keep some of it."""
         for size, free in self._free.items():
             if not free:
                 self._rested.pop(size, None)

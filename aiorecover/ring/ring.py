@@ -133,7 +133,10 @@ class Ring:
         return self.allows(size) and (self.pool.keeps(size) or self._volume_allows(size))
 
     def _volume_allows(self, size: int) -> bool:
-        return self.files.volume(self.directory.path)[0] - size >= self.min_free
+        try:
+            return self.files.volume(self.directory.path)[0] - size >= self.min_free
+        except WalError:  # the directory was removed: `state` says so
+            return True
 
     def take(self, size: int, lane: Lane, kind: SegmentKind) -> Segment:
         """Give a free segment to a lane; a rewrite may go beyond the limit (R10).
@@ -182,10 +185,7 @@ class Ring:
     @property
     def full(self) -> bool:
         """Whether the limit, or the volume's, does not let a lane take another small segment."""
-        try:
-            return not self.has_room(self.geometry.small)
-        except WalError:  # the directory was removed: `state` says so
-            return False
+        return not self.has_room(self.geometry.small)
 
     def _find(self, size: int, rewriting: bool) -> FreeSegment:  # noqa: FBT001
         found = self.pool.take_kept(size)
@@ -193,11 +193,10 @@ class Ring:
             return found
         self.pool.give_back(self.used + self.pool.kept + size - self.limits.max_bytes)  # of other sizes
         volume = self.files.volume(self.directory.path)[0]
-        if volume - size < (0 if rewriting else self.min_free):
+        if not rewriting and volume - size < self.min_free:  # a rewrite takes what it can get (R10)
             self._hurry()
-            other = ", or lower wal_min_free_bytes" if volume >= size else ""
             raise WalFullError(
-                f"the volume is full: free disk space, wait for delivery{other} "
+                "the volume is full: free disk space, or wait for delivery "
                 f"free={volume} wal_min_free_bytes={self.min_free} path={self.directory.path}"
             )
         return self.pool.take_hole(size)
@@ -316,7 +315,7 @@ class Ring:
                 lane.give_back()
         if self._cooling or self.parked:
             self.want_flush()
-        self.pool.rest(now, self.beside, busy=self.used > 0)
+        self.pool.rest(now, self.beside, busy=self.used > 0 and self._volume_allows(self.geometry.large))
 
     # -- the checkpoint ------------------------------------------------------------------------------------------------
 

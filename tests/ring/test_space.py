@@ -124,6 +124,27 @@ def test_an_idle_lane_gives_its_segment_back_and_a_ring_at_rest_its_disk_space(t
         assert rig.numbers() == [1]
 
 
+def test_a_ring_with_records_keeps_no_free_disk_space_on_a_full_volume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other sizes of segments need it, for rewriting too."""
+    files = Clock()
+    with Rig(tmp_path, files, Limits(1 << 30, 1 << 20, 2048)) as rig:
+        for lane in (0, 1):
+            for number in range(200):
+                rig.publish(number, lane=lane, size=400)
+        rig.seal()
+        for _ in rig.drain(rig.ring.lane("topic", 0)):
+            pass
+        rig.flush()
+        monkeypatch.setattr(files, "volume", lambda _: (1 << 20, 1 << 30))
+        for _ in range(5):
+            files.seconds += 1.0
+            rig.ring.tidy()
+            rig.flush()
+        assert (rig.ring.used > 0, rig.ring.pool.kept) == (True, 0)
+
+
 def test_records_that_fit_no_small_segment_get_a_large_or_a_huge_one(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         receipts: list[Receipt] = [
