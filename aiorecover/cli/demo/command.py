@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError, for_code
 
 from aiorecover.cli.demo.child import Task
 from aiorecover.cli.demo.publisher import DemoError, Publisher, Stage, log_tail
@@ -75,12 +75,12 @@ async def run(options: Options, view: View) -> Outcome:
 
     """
     _check(options)
-    began = time.monotonic()
+    began, limit_s = time.monotonic(), options.records / options.rate + SPARE_S
     directory = pathlib.Path(tempfile.mkdtemp(prefix="aiorecover-demo-"))
     log = directory / "demo.log"
     try:
         async with (
-            asyncio.timeout(options.records / options.rate + SPARE_S),
+            asyncio.timeout(limit_s),
             _aiokafka_logs_to(log),
             _broker(options) as broker,
         ):
@@ -95,7 +95,10 @@ async def run(options: Options, view: View) -> Outcome:
             isolation = "read_committed" if options.exactly_once else "read_uncommitted"
             seen = await read_back(servers, topic, begin, isolation)
     except TimeoutError:
-        raise DemoError(f"the demonstration took too long; {log_tail(log)}") from None
+        raise DemoError(
+            f"the demonstration was not over after {limit_s:.0f} s and ended before it counted the records, so none is "
+            f"known to be missing: run it again on a quiet machine, or look at the log; {log_tail(log)}"
+        ) from None
     except (KafkaError, OSError, RuntimeError) as error:
         what = str(error) if isinstance(error, KafkaError) else f"{type(error).__name__}: {error}"
         raise DemoError(f"the demonstration broke down: {what}; {log_tail(log)}") from error
@@ -196,7 +199,12 @@ async def _create_topic(bootstrap_servers: str, topic: str) -> None:
     """Make the topic unless it is there, with up to three replicas."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
     try:
-        await admin.start()
+        try:
+            await admin.start()
+        except KafkaConnectionError:
+            raise DemoError(
+                f"Kafka cannot be reached, or does not answer: check the servers and the network {bootstrap_servers=}"
+            ) from None
         brokers = (await admin.describe_cluster())["brokers"]
         answer: Any = await admin.create_topics([NewTopic(topic, PARTITIONS, min(REPLICAS, len(brokers)))])
     finally:
