@@ -95,7 +95,7 @@ def cat(
     Exit status 0: done. 1: something is damaged, as stderr says, or cannot be read. 2: nothing of aiorecover is there.
     130: Ctrl-C.
     """
-    is_new, left, damage = New(), limit, Damage()
+    is_new, left, damage, described = New(), limit, Damage(), None
     while True:
         began = monotonic()
         paths = [one.path for one in inspection.instances_at(path)]
@@ -108,6 +108,8 @@ def cat(
         sys.stdout.flush()
         status = damage.reported()
         if left == 0 or not follow:
+            if topic and described is None:
+                sys.stderr.write(f"no record waits for topic={','.join(topic)}\n")
             raise typer.Exit(status)
         sleep(max(LOOK_S, SHARE * (monotonic() - began)))
 
