@@ -311,7 +311,7 @@ def _flush(there: pathlib.Path) -> Finding:
                 os.fdatasync(file.fileno())
                 times.append(time.perf_counter() - began)
     except OSError as error:
-        return Finding(BAD, "disk", f"{there} cannot be written to: {error}", "mend rights or disk")
+        return Finding(BAD, "disk", f"{there} cannot be written to: {error.strerror}", "mend rights or disk")
     median, worst = sorted(times)[FLUSHES // 2], max(times)
     text = f"fdatasync takes {median * 1000:.2f} ms, {worst * 1000:.2f} ms at worst"
     if median > SLOW_FLUSH_S:

@@ -122,6 +122,11 @@ def test_a_volume_without_room_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert "wal_max_bytes is 20,480 MiB" in tight
 
 
+def test_a_volume_that_cannot_be_written_to_is_named_by_its_directory() -> None:
+    [text] = examined(Path("/proc/x"), NOWHERE)[doctor.BAD, "disk"]
+    assert text == "/proc cannot be written to: No such file or directory"
+
+
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert (doctor.BAD, "wal_dir") in examined(tmp_path / "file", NOWHERE)
