@@ -77,7 +77,7 @@ def sorted_batch(
         if not again.isEmpty():
             places = keep(_places(batch, again, landed))
             counts.update(map(tuple, places.groupBy(_VERDICT).count().collect()))
-            new = new.join(places, _PLACE, "left_anti")
+            new = new.join(places, _PLACE, "left_anti").select(*batch.columns)  # a join puts what it joins by first
             conflicts = places.where(F.col(_VERDICT) == _CONFLICT).withColumnRenamed(_VERDICT, "reason")
             apart.append(batch.join(conflicts, _PLACE).select(*apart[0].columns))
         left_out = sum(counts.values())
