@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from aiorecover.spark.checkpoint import QueryLog, check_topics
 from aiorecover.spark.record_id import parse_record_id
 from aiorecover.spark.seen import Seen
 from aiorecover.spark.session import clear_errors
-from aiorecover.spark.sorting import Sorted, sorted_batch
+from aiorecover.spark.sorting import sorted_batch
 from aiorecover.spark.stores import catalogue_in, store_for
 from aiorecover.spark.topics import loss_is_accepted, source_options
 
@@ -280,15 +280,15 @@ class _Landing:
                 self._quarantine.append(rows.apart, batch_id, mark)
             self._target.append(rows.new.coalesce(self._files_per_batch), batch_id, mark)
         landed = self._target.batch(batch_id)
-        there = landed.count()
-        if there < rows.landed or (there > rows.landed and not self._lossy):
+        there, written = landed.count(), rows.counts["landed"]
+        if there < written or (there > written and not self._lossy):
             raise ConfigError(
                 "the table has other rows of a batch than were written: see that all executors share the directory "
                 "with the driver, and that nobody else changes the table; put back target and checkpoint, or land with "
-                f"new ones batch_id={batch_id} written={rows.landed} found={there} target={self._target.name}"
+                f"new ones {batch_id=} {written=} found={there} target={self._target.name}"
             )
         self._seen.add(landed, batch_id, mark)
-        self._report(batch_id, rows)
+        self._report(Landed(batch_id, **rows.counts))
 
     def _claimed(self, schema: StructType) -> str:
         """Make the tables, or find them, and return which checkpoint they belong to."""
@@ -305,13 +305,8 @@ class _Landing:
             self._mark = mark
         return self._mark
 
-    def _report(self, batch_id: int, rows: Sorted) -> None:
-        landed = Landed(batch_id, rows.landed, rows.without_id, rows.repeats, rows.conflicts, rows.undecodable)
-        _log.info(
-            "batch landed batch_id=%d landed=%d without_id=%d repeats=%d conflicts=%d undecodable=%d",
-            *(landed.batch_id, landed.landed, landed.without_id),
-            *(landed.repeats, landed.conflicts, landed.undecodable),
-        )
+    def _report(self, landed: Landed) -> None:
+        _log.info("batch landed %s", " ".join(f"{name}={count}" for name, count in asdict(landed).items()))
         if landed.conflicts or landed.undecodable:
             _log.warning(
                 "records are in the quarantine: an id stands on records that differ, or is no record id; find "

@@ -43,12 +43,8 @@ class Sorted:
     """Rows for the target, in the partitions of the batch."""
     apart: DataFrame | None
     """Rows for the quarantine, with their ``reason``; None: there are none."""
-    landed: int
-    without_id: int
-    """New rows without an id."""
-    repeats: int
-    conflicts: int
-    undecodable: int
+    counts: dict[str, int]
+    """The counts of `aiorecover.spark.landing.Landed`, by their names."""
 
 
 @contextmanager
@@ -80,15 +76,16 @@ def sorted_batch(
             new = new.join(places, _PLACE, "left_anti").select(*batch.columns)  # a join puts what it joins by first
             conflicts = places.where(F.col(_VERDICT) == _CONFLICT).withColumnRenamed(_VERDICT, "reason")
             apart.append(batch.join(conflicts, _PLACE).select(*apart[0].columns))
-        left_out = sum(counts.values())
         yield Sorted(
             new,
             reduce(DataFrame.union, apart) if counts[_CONFLICT] or counts[_UNDECODABLE] else None,
-            rows - left_out,
-            without_id - counts[_UNDECODABLE],
-            counts[_REPEAT],
-            counts[_CONFLICT],
-            counts[_UNDECODABLE],
+            {
+                "landed": rows - sum(counts.values()),
+                "without_id": without_id - counts[_UNDECODABLE],
+                "repeats": counts[_REPEAT],
+                "conflicts": counts[_CONFLICT],
+                "undecodable": counts[_UNDECODABLE],
+            },
         )
 
 
