@@ -52,8 +52,6 @@ DEFAULT_MAX_OFFSETS_PER_TRIGGER = 1_000_000
 
 _REPORT_FAILED = 'because the return value of "scala.Option.get()" is null'
 
-_TASKS = ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
-
 _log = logging.getLogger("aiorecover.spark")
 
 
@@ -196,8 +194,8 @@ def _tune(session: SparkSession, tasks: int) -> None:
     Spark does not join small ones in a query (before 4.1), and would write a file for each. Rows of a batch are in
     memory for seconds: to compress them there costs more than it saves.
     """
-    for name in _TASKS:
-        session.conf.set(name, tasks)
+    session.conf.set("spark.sql.shuffle.partitions", tasks)
+    session.conf.set("spark.databricks.delta.snapshotPartitions", tasks)
     session.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
 
 

@@ -41,12 +41,12 @@ class Store:
     format: str
 
     def __init__(self, spark: SparkSession, name: str) -> None:
-        self.name, self._spark = name, spark
+        self.name, self._spark = name.rstrip("/") or name, spark
 
     def beside(self, suffix: str) -> Store:
         """Return the store of the same format whose name ends with ``__<suffix>``."""
         if "/" in self.name:
-            return type(self)(self._spark, f"{self.name.rstrip('/')}__{suffix}")
+            return type(self)(self._spark, f"{self.name}__{suffix}")
         quoted = self.name.endswith("`")
         return type(self)(self._spark, f"{self.name.rstrip('`')}__{suffix}{'`' if quoted else ''}")
 
@@ -162,8 +162,8 @@ class _Iceberg(_Table):
             theirs = [field for field in self.read().schema.fields if field.name not in numbered.columns]
             numbered = numbered.withColumns({field.name: F.lit(None).cast(field.dataType) for field in theirs})
         writer = numbered.writeTo(self.name)
-        properties = {"aiorecover.batch": str(batch_id), _MARK: mark}
-        writer = writer.options(**{f"snapshot-property.{key}": value for key, value in properties.items()})
+        writer = writer.option("snapshot-property.aiorecover.batch", batch_id)
+        writer = writer.option(f"snapshot-property.{_MARK}", mark)
         if snapshot is not None:
             writer = writer.option("validate-from-snapshot-id", snapshot)
         writer.option("isolation-level", "serializable").overwrite(F.col("batch_id") == batch_id)
@@ -193,7 +193,7 @@ class _Delta(_Table):
     def is_there(self) -> bool:
         if "/" not in self.name:
             return super().is_there()
-        return Files(self._spark, self.name).exists(f"{self.name.rstrip('/')}/_delta_log")
+        return Files(self._spark, self.name).exists(f"{self.name}/_delta_log")
 
     def read(self) -> DataFrame:
         if "/" in self.name:
@@ -215,7 +215,7 @@ class _Parquet(Store):
     format = "parquet"
 
     def __init__(self, spark: SparkSession, name: str) -> None:
-        super().__init__(spark, name.rstrip("/") or name)
+        super().__init__(spark, name)
         self._files = Files(spark, name)
         self._schema = StructType()  # `claim` knows it: Spark would open files to find it
         if not self._files.renames:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["client_options", "loss_is_accepted", "read_topics", "source_options", "topics_in"]
 
-_CLIENT_PREFIX = "kafka."
-
 
 def read_topics(
     spark: SparkSession, topics: Sequence[str], bootstrap_servers: str, options: Mapping[str, str] | None = None
@@ -74,7 +72,7 @@ def source_options(
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options that Spark passes to Kafka's client; the others say where to begin, and how much to read."""
-    return {name: value for name, value in options.items() if name.lower().startswith(_CLIENT_PREFIX)}
+    return {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
 
 
 def topics_in(source: Mapping[str, str]) -> list[str]:
