@@ -27,10 +27,9 @@ from aiorecover.spark.record_id import EPOCH_COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["BEHIND", "NOT_IN_TABLE", "VERDICTS", "Manifests", "judge", "of_table", "read_manifests", "unknown"]
+__all__ = ["BEHIND", "NOT_IN_TABLE", "Manifests", "judge", "of_table", "read_manifests", "unknown"]
 
 BEHIND = "behind_open_transaction"
-VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", BEHIND)
 NOT_IN_TABLE = "not_in_table"
 """Only in audits of a table, besides the others: see `of_table`."""
 

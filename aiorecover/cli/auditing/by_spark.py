@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from aiorecover import spark as downstream
+from aiorecover.audit.verdicts import VERDICTS
 from aiorecover.cli.endings import StoppedError
 from aiorecover.cli.options import pairs
 from aiorecover.cli.spark_work import with_spark
 from aiorecover.errors import ConfigError
 from aiorecover.spark.admin import convertible, ends_of, held_ids, held_offsets
 from aiorecover.spark.failures import RecordsGoneError
-from aiorecover.spark.manifests import BEHIND, NOT_IN_TABLE, VERDICTS, of_table
+from aiorecover.spark.manifests import BEHIND, NOT_IN_TABLE, of_table
 from aiorecover.spark.over_time import check_timestamps
 from aiorecover.spark.session import start_session
 from aiorecover.spark.stores import check_format, read_target
@@ -131,7 +132,7 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
     return found
 
 
-def _judged(manifests: Manifests | None, verdicts: DataFrame, kinds: Sequence[str], limit: int) -> dict[str, Any]:
+def _judged(manifests: Manifests, verdicts: DataFrame, kinds: Sequence[str], limit: int) -> dict[str, Any]:
     """Return counts and up to ``limit`` ranges of each verdict, and how many records are no manifests."""
     with _persisted(verdicts) as judged:
         counts: dict[str, int] = dict(map(tuple, judged.groupBy("verdict").sum("count").collect()))
@@ -145,8 +146,8 @@ def _judged(manifests: Manifests | None, verdicts: DataFrame, kinds: Sequence[st
     return {"totals": totals, "ranges": ranges, "unreadable": _unreadable(manifests)}
 
 
-def _unreadable(manifests: Manifests | None) -> int:
-    return 0 if manifests is None else int(_rows(manifests.unreadable)[0]["count"])
+def _unreadable(manifests: Manifests) -> int:
+    return int(_rows(manifests.unreadable)[0]["count"])
 
 
 def _topics_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:
