@@ -30,7 +30,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation cal
 
 from aiorecover.errors import ConfigError
 from aiorecover.record_id import EPOCH_MAX, SEQUENCE_MAX
-from aiorecover.spark.bitmaps import BUCKET_COLUMNS, bit_of, bucket_of, clear_bits, joined, ranges_in, runs, set_in_one
+from aiorecover.spark.bitmaps import BUCKET_COLUMNS, clear_bits, joined, ranges_in, runs, set_in_one
 from aiorecover.spark.frames import TEXT, WHOLE, Persisted, check_columns
 from aiorecover.spark.manifests import BEHIND, Manifests, judge, of_table, unknown
 from aiorecover.spark.record_id import EPOCH_COLUMNS, ID_COLUMNS, with_id_columns
@@ -186,8 +186,8 @@ def _buckets(records: DataFrame, *, order: bool) -> DataFrame:
     """
     ordered = order and set(_PLACE) <= set(records.columns)
     narrow = records.select(*ID_COLUMNS, *([_ahead().alias("ahead")] if ordered else []))
-    bit = bit_of(F.col("sequence"))
-    counted = narrow.groupBy(*EPOCH_COLUMNS, bucket_of(F.col("sequence")).alias("bucket")).agg(
+    bit = F.bitmap_bit_position("sequence")
+    counted = narrow.groupBy(*EPOCH_COLUMNS, F.bitmap_bucket_number("sequence").alias("bucket")).agg(
         F.count(F.lit(1)).alias("records"),
         F.min("sequence").alias("first"),
         F.max("sequence").alias("last"),
@@ -200,8 +200,8 @@ def _buckets(records: DataFrame, *, order: bool) -> DataFrame:
         {
             "found": F.bitmap_count("bits"),
             "out_of_order": disorder,
-            "low": bit_of(F.col("first")).cast("int"),
-            "high": bit_of(F.col("last")).cast("int"),
+            "low": F.bitmap_bit_position("first").cast("int"),
+            "high": F.bitmap_bit_position("last").cast("int"),
         }
     )
     has_holes = F.col("found") < F.col("last") - F.col("first") + 1
@@ -308,5 +308,5 @@ def _conflicts(records: DataFrame, buckets: DataFrame) -> DataFrame:
 def _in_full_buckets(records: DataFrame, buckets: DataFrame, *more: Column) -> DataFrame:
     """The ids of the buckets that have more records than ids."""
     full = buckets.where("bucket is not null and records > found").select(*BUCKET_COLUMNS)
-    ids = records.select(*ID_COLUMNS, bucket_of(F.col("sequence")).alias("bucket"), *more)
+    ids = records.select(*ID_COLUMNS, F.bitmap_bucket_number("sequence").alias("bucket"), *more)
     return ids.join(full, BUCKET_COLUMNS, "left_semi")

@@ -1,6 +1,7 @@
 """Sequences as bitmaps: one bit for each, in buckets of 32,768 sequences, the size of Spark's own bitmaps.
 
-Bucket 1 has the sequences 1 to 32,768. A bitmap takes 4 KiB, however many of its bits are set.
+Spark's ``bitmap_bucket_number`` and ``bitmap_bit_position`` say where a sequence is: bucket 1 has the sequences 1 to
+32,768, at the bits 0 to 32,767. A bitmap takes 4 KiB, however many of its bits are set.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["BUCKET_COLUMNS", "BUCKET_SIZE", "bit_of", "bucket_of", "clear_bits", "is_set", "joined", "ranges_in"]
-__all__ += ["runs", "set_in_one"]
+__all__ = ["BUCKET_COLUMNS", "BUCKET_SIZE", "clear_bits", "is_set", "joined", "ranges_in", "runs", "set_in_one"]
 
 BUCKET_SIZE = 32_768
 BUCKET_COLUMNS = [*EPOCH_COLUMNS, "bucket"]
@@ -26,16 +26,6 @@ BUCKET_COLUMNS = [*EPOCH_COLUMNS, "bucket"]
 # Bit b of a bitmap; the lowest bit of each byte comes first. conv(hex()) reads any byte; a cast does not.
 _BYTE = "cast(conv(hex(substring({bits}, shiftright({bit}, 3) + 1, 1)), 16, 10) as int)"
 _IS_SET = f"(shiftright({_BYTE}, {{bit}} & 7) & 1) = 1"
-
-
-def bucket_of(sequence: Column) -> Column:
-    """Return the number of the sequence's bucket; the first is 1."""
-    return F.bitmap_bucket_number(sequence)
-
-
-def bit_of(sequence: Column) -> Column:
-    """Return the place of the sequence in its bucket: 0 to 32,767."""
-    return F.bitmap_bit_position(sequence)
 
 
 def is_set(bits: str, bit: str) -> Column:

@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
 
-from aiorecover.spark.bitmaps import (
-    BUCKET_COLUMNS,
-    BUCKET_SIZE,
-    bit_of,
-    bucket_of,
-    joined,
-    ranges_in,
-    runs,
-    set_in_one,
-)
+from aiorecover.spark.bitmaps import BUCKET_COLUMNS, BUCKET_SIZE, joined, ranges_in, runs, set_in_one
 from aiorecover.spark.frames import Persisted
 from aiorecover.spark.record_id import EPOCH_COLUMNS, with_id_columns
 
@@ -81,11 +72,11 @@ def compare(topics: DataFrame, table: DataFrame) -> Comparison:
 
 
 def _bitmaps(records: DataFrame, side: str, other: str) -> DataFrame:
-    bucket = bucket_of(F.col("sequence")).alias("bucket")
+    bucket = F.bitmap_bucket_number("sequence").alias("bucket")
     of_bucket = with_id_columns(records).groupBy(*EPOCH_COLUMNS, bucket)
     return of_bucket.agg(
         F.count(F.lit(1)).alias(f"{side}_rows"),
-        F.bitmap_construct_agg(bit_of(F.col("sequence"))).alias(side),
+        F.bitmap_construct_agg(F.bitmap_bit_position("sequence")).alias(side),
     ).withColumns({f"{other}_rows": F.lit(0).cast("bigint"), other: F.lit(None).cast("binary")})
 
 

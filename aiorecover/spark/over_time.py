@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation cal
 
 from aiorecover.audit.moments import MOMENTS, width_for
 from aiorecover.errors import ConfigError
-from aiorecover.spark.bitmaps import BUCKET_COLUMNS, bit_of, bucket_of
+from aiorecover.spark.bitmaps import BUCKET_COLUMNS
 from aiorecover.spark.frames import TEXT, WHOLE, check_columns
 from aiorecover.spark.record_id import EPOCH_COLUMNS, ID_COLUMNS, with_id_columns
 
@@ -70,7 +70,7 @@ def check_timestamps(df: DataFrame) -> None:
 
 def _found(placed: DataFrame) -> DataFrame:
     # As bitmaps, so that repeats count once: a repeat has the timestamp of its original.
-    bucket, bit = bucket_of(F.col("sequence")), bit_of(F.col("sequence"))
+    bucket, bit = F.bitmap_bucket_number("sequence"), F.bitmap_bit_position("sequence")
     bits = placed.withColumn("bucket", bucket).groupBy(*BUCKET_COLUMNS, "start_s")
     counts = bits.agg(F.bitmap_count(F.bitmap_construct_agg(bit)).alias("found"))
     return counts.selectExpr("start_s", "found", "0L as missing")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from aiorecover.spark.bitmaps import BUCKET_COLUMNS, bit_of, bucket_of
+from aiorecover.spark.bitmaps import BUCKET_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,9 +59,9 @@ class Seen:
     def add(self, landed: DataFrame, batch_id: int, mark: str) -> None:
         """Add a batch's ids; ``landed``: its rows, read back from the table."""
         ids = landed.where("sequence is not null").groupBy(
-            "producer_id", "epoch", bucket_of(F.col("sequence")).alias("bucket")
+            "producer_id", "epoch", F.bitmap_bucket_number("sequence").alias("bucket")
         )
-        new = ids.agg(F.bitmap_construct_agg(bit_of(F.col("sequence"))).alias("bits"))
+        new = ids.agg(F.bitmap_construct_agg(F.bitmap_bit_position("sequence")).alias("bits"))
         before = self.before(batch_id)
         if before is not None:
             if batch_id % WHOLE_EACH:

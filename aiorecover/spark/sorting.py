@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's documentation calls it F
 
-from aiorecover.spark.bitmaps import BUCKET_COLUMNS, bit_of, bucket_of, is_set
+from aiorecover.spark.bitmaps import BUCKET_COLUMNS, is_set
 from aiorecover.spark.record_id import ID_COLUMNS, undecodable
 
 if TYPE_CHECKING:
@@ -91,14 +91,15 @@ def sorted_batch(
 
 def _ids_again(batch: DataFrame, before: DataFrame | None, tasks: int) -> DataFrame:
     """Return the ids of which the batch has several rows, or that were landed (``_SEEN``)."""
-    ids = batch.where("sequence is not null").withColumn("bucket", bucket_of(F.col("sequence")))
+    ids = batch.where("sequence is not null").withColumn("bucket", F.bitmap_bucket_number("sequence"))
     ids = ids.select(*BUCKET_COLUMNS, "sequence").repartition(tasks, *BUCKET_COLUMNS)
     counted = ids.groupBy(*BUCKET_COLUMNS, "sequence").agg(F.count(F.lit(1)).alias("rows"))
     if before is None:
         marked = counted.withColumn(_SEEN, F.lit(False))  # noqa: FBT003 - a literal
     else:
         bits = before.hint("shuffle_hash")  # small on disk, so Spark would collect it otherwise
-        marked = counted.withColumn("bit", bit_of(F.col("sequence")).cast("int")).join(bits, BUCKET_COLUMNS, "left")
+        bit = F.bitmap_bit_position("sequence").cast("int")
+        marked = counted.withColumn("bit", bit).join(bits, BUCKET_COLUMNS, "left")
         marked = marked.withColumn(_SEEN, F.coalesce(is_set("bits", "bit"), F.lit(False)))  # noqa: FBT003 - a literal
     return marked.where(F.col(_SEEN) | (F.col("rows") > 1)).select(*ID_COLUMNS, _SEEN)
 

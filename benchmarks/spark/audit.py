@@ -7,7 +7,6 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from aiorecover.spark.bitmaps import bit_of, bucket_of
 from benchmarks.child import call
 from benchmarks.figures import Spread, spread
 from benchmarks.setting import Result, Setting, Table
@@ -75,8 +74,8 @@ def measure(directory: str, rows: int, rounds: int) -> dict[str, Any]:
 
 
 def _bitmaps(table: DataFrame) -> DataFrame:
-    bucket = bucket_of(F.col("sequence")).alias("bucket")
-    return table.groupBy("producer_id", "epoch", bucket).agg(F.bitmap_construct_agg(bit_of(F.col("sequence"))))
+    bucket = F.bitmap_bucket_number("sequence").alias("bucket")
+    return table.groupBy("producer_id", "epoch", bucket).agg(F.bitmap_construct_agg(F.bitmap_bit_position("sequence")))
 
 
 def _check(totals: dict[str, Any], planted: Planted, *, order: bool) -> None:
