@@ -146,7 +146,7 @@ def held_offsets(ends: Ends) -> int:
 
 
 def held_ids(
-    spark: SparkSession, topics: Sequence[str], bootstrap_servers: str, options: Mapping[str, str] | None, ends: Ends
+    spark: SparkSession, topics: Sequence[str], bootstrap_servers: str, options: Mapping[str, str], ends: Ends
 ) -> DataFrame | None:
     """Return the ranges of ids that are held up: ``producer_id``, ``epoch``, ``first``, ``last``; None: none are.
 
@@ -163,7 +163,7 @@ def held_ids(
     where = {"kafka.isolation.level": "read_uncommitted"}
     where |= dict(zip(("startingOffsets", "endingOffsets"), map(json.dumps, bounds), strict=True))
     ours = {name.lower() for name in where}
-    more = {name: value for name, value in (options or {}).items() if name.lower() not in ours}
+    more = {name: value for name, value in options.items() if name.lower() not in ours}
     records = parse_record_id(read_topics(spark, topics, bootstrap_servers, {**more, **where}))
     ids = records.where("sequence is not null")
     return joined(ids.selectExpr("producer_id", "epoch", "sequence as first", "sequence as last").distinct())

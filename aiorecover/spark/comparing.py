@@ -52,7 +52,7 @@ def compare(topics: DataFrame, table: DataFrame) -> Comparison:
         ConfigError: columns are absent or of another type.
 
     """
-    both = _bitmaps(topics, "topics", "table").unionByName(_bitmaps(table, "table", "topics"))
+    both = _bitmaps(topics, "topics").unionByName(_bitmaps(table, "table"), allowMissingColumns=True)
     # Each side has at most one row for a bucket; the rows without an id are one whose bucket is null.
     met = both.groupBy(*BUCKET_COLUMNS).agg(
         F.sum("topics_rows").alias("topics_rows"),
@@ -71,13 +71,11 @@ def compare(topics: DataFrame, table: DataFrame) -> Comparison:
     return Comparison(joined(ranges_in(absent, F.col("runs"))), _totals(buckets), buckets)
 
 
-def _bitmaps(records: DataFrame, side: str, other: str) -> DataFrame:
+def _bitmaps(records: DataFrame, side: str) -> DataFrame:
     bucket = F.bitmap_bucket_number("sequence").alias("bucket")
-    of_bucket = with_id_columns(records).groupBy(*EPOCH_COLUMNS, bucket)
-    return of_bucket.agg(
-        F.count(F.lit(1)).alias(f"{side}_rows"),
-        F.bitmap_construct_agg(F.bitmap_bit_position("sequence")).alias(side),
-    ).withColumns({f"{other}_rows": F.lit(0).cast("bigint"), other: F.lit(None).cast("binary")})
+    bits = F.bitmap_construct_agg(F.bitmap_bit_position("sequence"))
+    rows = F.count(F.lit(1)).alias(f"{side}_rows")
+    return with_id_columns(records).groupBy(*EPOCH_COLUMNS, bucket).agg(rows, bits.alias(side))
 
 
 def _totals(buckets: DataFrame) -> DataFrame:
