@@ -192,6 +192,7 @@ def drain(
 ) -> None:
     """Deliver what waits in directories that no process has, and say when they are empty.
 
+    Records that Kafka refuses become dead letters, which do not wait: see them (dead-letters list) before a discard.
     Options of the producer come as in the service: from variables (AIORECOVER_*), .env, aiorecover.toml, --option.
 
     Exit status 0: nothing waits any more. 1: something does, or damaged batches are kept aside. 2: an option is wrong,

@@ -5,6 +5,7 @@ Imported before every other module here, so it says where pyspark is missing or 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiorecover.errors import ConfigError
@@ -50,12 +51,13 @@ def packages_for(
 ) -> dict[str, str]:
     """Return settings to add, so that Spark fetches what it lacks; ``spark.jars`` means that nothing is fetched.
 
-    ``kafka``: whether Kafka is read. ``chosen``: the format. ``paths``: what is read and written, perhaps in a store
-    that needs a package of Hadoop's. A catalogue of Iceberg, and where it keeps tables, is found in ``settings``.
+    ``kafka``: whether Kafka is read. ``chosen``: the format; a table of Delta on a local disk is found without it.
+    ``paths``: what is read and written, perhaps in a store that needs a package of Hadoop's. A catalogue of Iceberg,
+    and where it keeps tables, is found in ``settings``.
     """
     added: dict[str, str] = {}
     wanted = [CONNECTOR] if kafka else []
-    if chosen == "delta":
+    if chosen == "delta" or any((Path(path.removeprefix("file:")) / "_delta_log").is_dir() for path in paths):
         added["spark.sql.extensions"] = "io.delta.sql.DeltaSparkSessionExtension"
         added["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
         wanted.append(_DELTA.get(SPARK, ""))

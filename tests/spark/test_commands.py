@@ -142,6 +142,9 @@ def test_the_connector_is_fetched_unless_it_is_named_and_a_failed_fetch_is_one_l
     assert iceberg["spark.jars.packages"].startswith("org.apache.iceberg:iceberg-spark-runtime-")
     on_s3 = packages_for({}, kafka=False, paths=["s3a://bucket/table", "/local"])["spark.jars.packages"]
     assert on_s3 == f"org.apache.hadoop:hadoop-aws:{hadoop_version()}"
+    (tmp_path / "table" / "_delta_log").mkdir(parents=True)
+    found, chosen = packages_for({}, paths=[str(tmp_path / "table")]), packages_for({}, chosen="delta")
+    assert found == chosen != packages_for({})
     (tmp_path / "ivy.xml").write_text(IVY)
     settings = [f"spark.jars.ivy={tmp_path / 'ivy'}", f"spark.jars.ivySettings={tmp_path / 'ivy.xml'}"]
     line = last_line(tmp_path, settings=settings)

@@ -219,6 +219,15 @@ def test_a_name_without_its_catalogue_is_refused_where_use_has_chosen_a_catalogu
         land(session, ["x"], "lake.tests.orders", tmp_path, bootstrap_servers="x")
 
 
+def test_a_name_without_its_catalogue_is_refused_where_spark_has_its_own_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    session = spark.newSession()
+    session.conf.unset("spark.sql.catalog.spark_catalog")
+    with pytest.raises(ConfigError, match=r"name a directory, .* or a table with its catalogue.* table=orders"):
+        land(session, ["x"], "orders", tmp_path, bootstrap_servers="x")
+
+
 def test_wrong_arguments_are_refused_before_anything_is_created(spark: SparkSession, tmp_path: Path) -> None:
     target = str(tmp_path / "table")
 
