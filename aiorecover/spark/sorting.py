@@ -37,7 +37,7 @@ _SEEN, _CONTENT, _ORIGINAL, _VERDICT = (f"_aiorecover_{name}" for name in ("seen
 
 @dataclass(frozen=True)
 class Sorted:
-    """What becomes of a batch."""
+    """It holds the new rows of a batch, the rows for the quarantine, and the counts."""
 
     new: DataFrame
     """Rows for the target, in the partitions of the batch."""

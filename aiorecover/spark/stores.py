@@ -320,13 +320,15 @@ def _format_of(spark: SparkSession, name: str) -> str:
             )
         return provider
     catalogue = catalogue_in(spark, name) or spark.catalog.currentCatalog()
-    kind = spark.conf.get(f"spark.sql.catalog.{catalogue}", None)
-    if catalogue == "spark_catalog" and kind is None:
+    if catalogue != "spark_catalog":
+        return "iceberg"
+    kind = spark.conf.get("spark.sql.catalog.spark_catalog", None)
+    if kind is None:
         raise ConfigError(
             "name a directory, with a / in it, or a table with its catalogue, as lake.db.orders; with --format delta "
             f"Spark's own catalogue is Delta's table={name}"
         )
-    return "delta" if catalogue == "spark_catalog" and "delta" in (kind or "").lower() else "iceberg"
+    return "delta" if "delta" in kind.lower() else "iceberg"
 
 
 def catalogue_in(spark: SparkSession, name: str) -> str | None:
